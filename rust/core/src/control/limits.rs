@@ -1,0 +1,44 @@
+//! The table that a policy returns: set-points that the core enforces until the next control step.
+
+use std::sync::Arc;
+
+/// Limits for a set of replicas and workloads, rows named so that they can be applied to a fleet that changed meanwhile.
+///
+/// A field left `None` means its default, never "as before". Matrices are row-major, replicas by workloads.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Limits {
+    /// Names of the replica rows. A live replica that is not named gets defaults.
+    pub replicas: Vec<Arc<str>>,
+    /// Names of the workload rows.
+    pub workloads: Vec<Arc<str>>,
+    /// (R,) sessions charged on a replica, above which no new or paused session is admitted; infinite by default.
+    pub session_cap: Option<Vec<f64>>,
+    /// (R, W) the same per workload; 0 closes the replica to the workload; infinite by default.
+    pub workload_cap: Option<Vec<f64>>,
+    /// (R,) running turns, above which no new or paused session is admitted; infinite by default.
+    pub turn_cap: Option<Vec<f64>>,
+    /// (R,) tokens: admit only while commit + need stays at or below it; the replica's capacity by default.
+    pub ceiling_tokens: Option<Vec<f64>>,
+    /// (R,) tokens, at least the ceiling: above it idle sessions are reclaimed before their lease ends; the larger of capacity and ceiling by default.
+    pub overflow_tokens: Option<Vec<f64>>,
+    /// (W,) tokens of expected growth of a session (L of phi); 0 by default: commit equals charge.
+    pub growth_tokens: Option<Vec<f64>>,
+    /// (W,) tokens reserved as output of a turn that reports no progress, capped by its `max_new_tokens`; 0 by default.
+    pub output_tokens: Option<Vec<f64>>,
+    /// (W,) share of admissions between workloads that wait; 1 by default.
+    pub weight: Option<Vec<f64>>,
+    /// (W,) what one admission costs its workload's virtual time, before division by the weight; 1 by default.
+    pub price: Option<Vec<f64>>,
+    /// (R, W) seconds for which an idle session cannot be reclaimed to place another; 0 by default; at most 600 s is granted.
+    pub lease_s: Option<Vec<f64>>,
+    /// Tokens admitted past a turn that is blocked for room, in multiples of its need; infinite allowed; 4 by default.
+    pub bypass: Option<f64>,
+    /// Turns tried per workload in one scan of the line; 8 by default.
+    pub lookahead: Option<f64>,
+    /// (R,) weight of the seconds of prefill that the turn itself needs; 2 by default: own delay, and work taken from others.
+    pub cost_prefill: Option<Vec<f64>>,
+    /// (R,) weight of the seconds of prefill queued on the replica; 1 by default.
+    pub cost_backlog: Option<Vec<f64>>,
+    /// (R,) weight of the seconds by which the replica's charge slows the decode of the turn; 1 by default.
+    pub cost_decode: Option<Vec<f64>>,
+}

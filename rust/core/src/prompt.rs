@@ -1,0 +1,147 @@
+//! What a prompt is to the core: fingerprints of its full blocks and the raw ids of its partial last block.
+//!
+//! Hashing needs no state of the router, so callers do it outside the router's lock and may reuse the result.
+
+use crate::arch::portable::nh;
+use crate::error::{Error, Result};
+
+/// Largest accepted block size, in tokens.
+pub const MAX_BLOCK_TOKENS: u32 = 4096;
+
+/// Secret that keys the fingerprints, so that nobody can build colliding prompts at will. One per installation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashKey(pub [u8; 16]);
+
+impl std::fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HashKey(secret)")
+    }
+}
+
+/// Turns tokens into block fingerprints under one key and one block size.
+#[derive(Debug, Clone)]
+pub struct BlockHasher {
+    key: Box<[u32]>,
+}
+
+impl BlockHasher {
+    /// Makes a hasher.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `1 <= block_tokens <= 4096`.
+    pub fn new(key: &HashKey, block_tokens: u32) -> Result<Self> {
+        if block_tokens == 0 || block_tokens > MAX_BLOCK_TOKENS {
+            return Err(Error::InvalidArgument { argument: "block_tokens", value: block_tokens.to_string(), accepted: "1 to 4096" });
+        }
+        let (low, high) = key.0.split_at(8);
+        let mut state = u64::from_le_bytes(low.try_into().expect("8 bytes"));
+        let stride = u64::from_le_bytes(high.try_into().expect("8 bytes")) | 1;
+        let key = (0..block_tokens)
+            .map(|_| {
+                state = state.wrapping_add(stride);
+                (mix64(state) >> 32) as u32
+            })
+            .collect();
+        Ok(Self { key })
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_tokens(&self) -> u32 {
+        self.key.len() as u32
+    }
+
+    /// Fingerprint of one full block.
+    #[must_use]
+    pub fn fingerprint(&self, block: &[u32]) -> u64 {
+        debug_assert_eq!(block.len(), self.key.len());
+        nh(block, &self.key)
+    }
+
+    /// Hashes a whole prompt.
+    #[must_use]
+    pub fn prompt(&self, tokens: &[u32]) -> Prompt {
+        let mut prompt =
+            Prompt { block_tokens: self.block_tokens(), fingerprints: Vec::with_capacity(tokens.len() / self.key.len()), tail: Vec::new() };
+        prompt.extend(self, tokens);
+        prompt
+    }
+}
+
+/// Fingerprints of the full blocks of a token sequence, and the ids of its partial last block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    block_tokens: u32,
+    fingerprints: Vec<u64>,
+    tail: Vec<u32>,
+}
+
+impl Prompt {
+    /// Appends tokens.
+    ///
+    /// # Panics
+    /// When `hasher` has another block size than the one this prompt was made with.
+    pub fn extend(&mut self, hasher: &BlockHasher, mut tokens: &[u32]) {
+        assert_eq!(self.block_tokens, hasher.block_tokens(), "one prompt, one block size");
+        let block = self.block_tokens as usize;
+        if !self.tail.is_empty() {
+            let take = tokens.len().min(block - self.tail.len());
+            self.tail.extend_from_slice(&tokens[..take]);
+            tokens = &tokens[take..];
+            if self.tail.len() < block {
+                return;
+            }
+            self.fingerprints.push(hasher.fingerprint(&self.tail));
+            self.tail.clear();
+        }
+        let full = tokens.chunks_exact(block);
+        self.tail.extend_from_slice(full.remainder());
+        self.fingerprints.extend(full.map(|chunk| hasher.fingerprint(chunk)));
+    }
+
+    /// A prompt from parts that were hashed elsewhere with the same key.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTokens`] when the tail holds a full block or more.
+    pub fn from_parts(block_tokens: u32, fingerprints: Vec<u64>, tail: Vec<u32>) -> Result<Self> {
+        if tail.len() >= block_tokens as usize {
+            return Err(Error::InvalidTokens {
+                argument: "tail",
+                problem: format!("{} tokens, fewer than one block ({block_tokens}) are accepted", tail.len()),
+            });
+        }
+        Ok(Self { block_tokens, fingerprints, tail })
+    }
+
+    /// Length in tokens.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.fingerprints.len() as u64 * u64::from(self.block_tokens) + self.tail.len() as u64
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_tokens(&self) -> u32 {
+        self.block_tokens
+    }
+
+    /// Fingerprints of the full blocks, first block first.
+    #[must_use]
+    pub fn fingerprints(&self) -> &[u64] {
+        &self.fingerprints
+    }
+
+    /// Raw ids of the partial last block (fewer than one block).
+    #[must_use]
+    pub fn tail(&self) -> &[u32] {
+        &self.tail
+    }
+}
+
+/// Stafford's variant 13 of the 64-bit finaliser (the one of `SplitMix64`).
+#[must_use]
+pub(crate) fn mix64(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,3 @@
+//! The state machine: events with a time stamp in, decisions out.
+
+pub mod types;

@@ -1,0 +1,329 @@
+//! Arguments and answers of the router's events.
+
+use std::sync::Arc;
+
+use crate::prompt::{HashKey, Prompt};
+use crate::units::Nanos;
+
+/// One inference engine endpoint with its own KV cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaConfig {
+    /// Name, unique in the fleet.
+    pub name: Arc<str>,
+    /// KV capacity in tokens; `f64::INFINITY` = unknown.
+    pub kv_tokens: f64,
+    /// Prefill rate in uncached tokens per second, used in the placement cost.
+    pub prefill_tokens_per_s: f64,
+    /// Seconds by which one decode step gets longer per KV token it reads, used in the placement cost.
+    pub decode_s_per_kv_token: f64,
+}
+
+impl ReplicaConfig {
+    /// A replica with the default rates (20,000 tokens/s prefill, 4e-8 s per KV token and decode step).
+    #[must_use]
+    pub fn new(name: &str, kv_tokens: f64) -> Self {
+        Self { name: name.into(), kv_tokens, prefill_tokens_per_s: 20_000.0, decode_s_per_kv_token: 4e-8 }
+    }
+}
+
+/// A class of sessions, for quotas and mixture. Priors of 0 mean unknown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkloadConfig {
+    /// Name, unique.
+    pub name: Arc<str>,
+    /// Wanted share of finished sessions; NaN = unset.
+    pub target: f64,
+    /// Prior of the mean context of a live session, tokens.
+    pub context_tokens: f64,
+    /// Prior of a session's growth from its first prompt to its end, tokens.
+    pub growth_tokens: f64,
+    /// Prior of a session's residency from first placement to last completion, s.
+    pub residency_s: f64,
+}
+
+impl WorkloadConfig {
+    /// A workload without target and priors.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.into(), target: f64::NAN, context_tokens: 0.0, growth_tokens: 0.0, residency_s: 0.0 }
+    }
+}
+
+/// How a router is set up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouterConfig {
+    /// Replicas at the start; may be empty.
+    pub replicas: Vec<ReplicaConfig>,
+    /// Workloads; empty = one workload called `default`.
+    pub workloads: Vec<WorkloadConfig>,
+    /// Tokens per index block.
+    pub block_tokens: u32,
+    /// Seed of the generator that breaks ties of placement.
+    pub seed: u64,
+    /// Secret key of the fingerprints.
+    pub hash_key: HashKey,
+    /// Turns that may wait; one more is rejected.
+    pub max_held: usize,
+    /// Seconds between control steps.
+    pub control_period_s: f64,
+    /// Seconds without any event after which an open turn is aborted.
+    pub turn_ttl_s: f64,
+    /// Seconds of idleness after which a session is ended.
+    pub session_ttl_s: f64,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self {
+            replicas: Vec::new(),
+            workloads: Vec::new(),
+            block_tokens: 16,
+            seed: 0,
+            hash_key: HashKey([0; 16]),
+            max_held: 1_000_000,
+            control_period_s: 1.0,
+            turn_ttl_s: 7200.0,
+            session_ttl_s: 3600.0,
+        }
+    }
+}
+
+/// What a turn asks the engine to compute.
+#[derive(Debug, Clone, Copy)]
+pub enum TurnInput<'a> {
+    /// The whole prompt.
+    Prompt(&'a Prompt),
+    /// New tokens after a history of exactly `base_tokens`.
+    Append {
+        /// History length that the caller assumes.
+        base_tokens: u64,
+        /// The new tokens.
+        tokens: &'a [u32],
+    },
+    /// Only the prompt's length is known.
+    Count {
+        /// Prompt length in tokens.
+        prompt_tokens: u64,
+    },
+}
+
+/// A request to place a turn.
+#[derive(Debug, Clone, Copy)]
+pub struct Submit<'a> {
+    /// The turn's id; generated when absent.
+    pub turn: Option<&'a str>,
+    /// Number of this attempt; a higher one aborts the earlier.
+    pub attempt: u32,
+    /// The session; absent = a session of this turn alone.
+    pub session: Option<&'a str>,
+    /// The workload; absent = that of the session, else the first one.
+    pub workload: Option<&'a str>,
+    /// Model, adapter, salt: what makes equal tokens unequal caches. Absent = that of the session, else `""`.
+    pub namespace: Option<&'a str>,
+    /// What is asked.
+    pub input: TurnInput<'a>,
+    /// Upper bound of the output.
+    pub max_new_tokens: Option<u64>,
+    /// Replicas that may serve this turn; absent = all.
+    pub candidates: Option<&'a [&'a str]>,
+    /// `false`: never hold; place at once and count it as forced when limits say no.
+    pub hold: bool,
+    /// Nanoseconds after which a held turn leaves the line as expired.
+    pub deadline: Option<Nanos>,
+}
+
+impl<'a> Submit<'a> {
+    /// A submit with defaults.
+    #[must_use]
+    pub fn new(input: TurnInput<'a>) -> Self {
+        Self {
+            turn: None,
+            attempt: 0,
+            session: None,
+            workload: None,
+            namespace: None,
+            input,
+            max_new_tokens: None,
+            candidates: None,
+            hold: true,
+            deadline: None,
+        }
+    }
+}
+
+/// What is known when a turn ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Completion<'a> {
+    /// Ids of the generated tokens.
+    pub output: Option<&'a [u32]>,
+    /// Number of generated tokens, where ids are unknown.
+    pub output_tokens: Option<u64>,
+    /// Prompt tokens that the engine served from its cache.
+    pub cached_tokens: Option<u64>,
+}
+
+/// Where a turn stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Send it to the replica now.
+    Placed,
+    /// It waits in the line; it will leave by the outbox.
+    Held,
+    /// It can never be served like this; nothing of it is kept.
+    Rejected,
+    /// Its deadline passed while it was held.
+    Expired,
+    /// Its replica was lost while it ran.
+    Lost,
+}
+
+/// Why: a closed list, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Placed: its session is charged there.
+    Continuation,
+    /// Placed: its session was admitted.
+    Admitted,
+    /// Placed: its paused session was admitted again.
+    Resumed,
+    /// Placed: its session was moved after the replica's cache was flushed.
+    Moved,
+    /// Placed against a limit because the caller cannot wait.
+    Forced,
+    /// Held: no replica accepts (none exists, or none of its candidates).
+    NoReplica,
+    /// Held: the replica's charge is above its overflow.
+    Overcommitted,
+    /// Held: the replica is reserved for a turn that waits longer.
+    Reserved,
+    /// Held: running turns are at `turn_cap`.
+    TurnCap,
+    /// Held: sessions are at `session_cap`.
+    SessionCap,
+    /// Held: sessions of the workload are at `workload_cap`.
+    WorkloadCap,
+    /// Held: commit + need is above `ceiling_tokens`.
+    Ceiling,
+    /// Held: it waits behind others of its workload.
+    Behind,
+    /// Rejected: the prompt is larger than any replica can ever hold.
+    TooLarge,
+    /// Rejected: the line is full.
+    LineFull,
+    /// Expired: the deadline passed.
+    Deadline,
+    /// Lost: the replica was lost.
+    ReplicaLost,
+    /// Lost: the turn was silent for longer than `turn_ttl_s`.
+    Silent,
+}
+
+/// The numbers behind a decision, in tokens and seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Receipt {
+    /// Prompt length.
+    pub prompt_tokens: u64,
+    /// Longest prefix that any considered replica is judged to hold.
+    pub matched_tokens: u64,
+    /// What the turn adds to the commit of the replica.
+    pub need_tokens: u64,
+    /// Charge of the replica before the decision.
+    pub charge_tokens: u64,
+    /// Commit of the replica before the decision.
+    pub commit_tokens: u64,
+    /// Value of the limit that bound (held), or of the ceiling (placed); infinite when there is none.
+    pub limit: f64,
+    /// Tokens of idle sessions on the replica that could be reclaimed now.
+    pub reclaimable_tokens: u64,
+    /// Placement cost of the chosen replica, s.
+    pub cost_s: f64,
+    /// Placement cost of the best other replica, s; NaN when there is none.
+    pub runner_up_cost_s: f64,
+    /// Step of the limits in force; -1 before the first.
+    pub limits_step: i64,
+}
+
+/// The answer to a submit, and what leaves by the outbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The turn.
+    pub turn: Arc<str>,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Where it stands.
+    pub status: Status,
+    /// The replica (placed, lost), or the one that came closest (held).
+    pub replica: Option<Arc<str>>,
+    /// Prompt tokens judged to be in the replica's cache.
+    pub cached_tokens: u64,
+    /// Other replicas in order of cost, at most three.
+    pub alternatives: [Option<Arc<str>>; 3],
+    /// Why.
+    pub reason: Reason,
+    /// The numbers.
+    pub receipt: Receipt,
+    /// Number of the event that caused it.
+    pub seq: u64,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It was applied.
+    Done,
+    /// It said what was known already.
+    Duplicate,
+    /// Its turn or session had ended before.
+    Late,
+    /// Its turn or session was never seen, or is forgotten.
+    Unknown,
+}
+
+/// The answer to every event but submit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Number of the event: the order under the lock.
+    pub seq: u64,
+    /// What became of it.
+    pub effect: Effect,
+}
+
+/// What a weight update does to a replica's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightsMode {
+    /// The engine drops its cache.
+    Flush,
+    /// The cache stays and is used on.
+    Keep,
+    /// New turns use a new cache namespace.
+    Salt,
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each name says what is counted")]
+pub struct Stats {
+    pub submitted: u64,
+    pub placed: u64,
+    pub held: u64,
+    pub rejected: u64,
+    pub expired: u64,
+    pub lost: u64,
+    pub completed: u64,
+    pub aborted: u64,
+    pub sessions_finished: u64,
+    pub sessions_dropped: u64,
+    pub pauses: u64,
+    pub moves: u64,
+    pub forced: u64,
+    pub rewrites: u64,
+    pub late: u64,
+    pub unknown: u64,
+    pub clock_clamped: u64,
+    pub open_turns: u64,
+    pub held_turns: u64,
+    pub live_sessions: u64,
+    pub index_runs: u64,
+    pub index_blocks: u64,
+    pub index_bytes: u64,
+}

@@ -1,0 +1,34 @@
+//! Units of the core: time in integer nanoseconds, capacity in whole index blocks, tokens only at the border.
+
+/// Time in nanoseconds on the caller's monotonic clock. The core owns no clock.
+pub type Nanos = u64;
+
+/// Nanoseconds in one second.
+pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Converts seconds to [`Nanos`], clamping what is negative, not finite or too large to the range of the type.
+///
+/// ```
+/// assert_eq!(turnout_core::units::nanos(1.5), 1_500_000_000);
+/// assert_eq!(turnout_core::units::nanos(-1.0), 0);
+/// ```
+#[must_use]
+pub fn nanos(seconds: f64) -> Nanos {
+    // `as` saturates, and maps NaN to 0.
+    (seconds * 1e9).round() as u64
+}
+
+/// Converts [`Nanos`] to seconds.
+#[must_use]
+pub fn seconds(time: Nanos) -> f64 {
+    time as f64 / 1e9
+}
+
+/// Converts a capacity in tokens to blocks, rounding down: a partial block cannot be used. Infinite stays unbounded.
+#[must_use]
+pub(crate) fn capacity_blocks(tokens: f64, block_tokens: u32) -> u64 {
+    if tokens.is_infinite() { UNBOUNDED_BLOCKS } else { ((tokens / f64::from(block_tokens)).floor() as u64).min(UNBOUNDED_BLOCKS) }
+}
+
+/// Stands for "no limit" in block arithmetic: large enough for any fleet, small enough that sums cannot overflow.
+pub(crate) const UNBOUNDED_BLOCKS: u64 = 1 << 60;

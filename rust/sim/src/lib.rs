@@ -1,0 +1,2 @@
+//! Model inference engines on a discrete-event clock, driving the same router as a live fleet.
+#![forbid(unsafe_code)]
