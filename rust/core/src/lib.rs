@@ -6,6 +6,7 @@
 pub mod arch;
 pub mod control;
 pub mod error;
+pub mod index;
 pub mod prompt;
 pub mod router;
 pub mod units;
