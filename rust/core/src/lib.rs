@@ -3,10 +3,15 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub(crate) mod admission;
 pub mod arch;
 pub mod control;
 pub mod error;
+pub(crate) mod estimate;
 pub mod index;
+pub mod ledger;
+pub(crate) mod placement;
 pub mod prompt;
 pub mod router;
+pub(crate) mod sessions;
 pub mod units;

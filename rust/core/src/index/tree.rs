@@ -103,6 +103,12 @@ impl Tree {
         self.runs[cursor.run as usize].depth + cursor.offset
     }
 
+    /// Blocks from the root that precede the run.
+    #[must_use]
+    pub fn depth_before(&self, run: RunId) -> u32 {
+        self.runs[run as usize].depth
+    }
+
     /// The run before `run` on every path through it, and where it branches off; `None` at a root.
     #[must_use]
     pub fn parent(&self, run: RunId) -> Option<(RunId, u32)> {

@@ -1,3 +1,457 @@
 //! The state machine: events with a time stamp in, decisions out.
+//!
+//! Every event first runs the timers that are due, then itself, then pumps the line, so that no turn that fits is left
+//! waiting. Turns placed, expired or lost by an event of somebody else leave by the outbox, each exactly once, in order.
+//! One file per family of events; `book` keeps sessions and ledger in step for all of them.
 
+mod audit;
+mod book;
+mod finish;
+mod fit;
+mod fleet;
+mod pump;
+mod sessions;
+mod submit;
+mod timers;
 pub mod types;
+mod view;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::admission::enforced::{self, Enforced};
+use crate::admission::line::Line;
+use crate::control::limits::Limits;
+use crate::error::{Error, Result};
+use crate::estimate::{Estimator, Rate};
+use crate::index::Index;
+use crate::index::hasher::TextState;
+use crate::ledger::Ledger;
+use crate::placement::{Load, Ties};
+use crate::prompt::{BlockHasher, Prompt};
+use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
+use crate::units::{NANOS_PER_SECOND, Nanos, capacity_blocks, nanos, seconds};
+use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
+
+/// Blocks that residency may count on a replica of unknown capacity: a bound on memory, not a claim about the engine.
+const UNKNOWN_CAPACITY_BLOCKS: u64 = 1 << 18;
+
+/// A replica and what the core knows of it beside limits and ledger.
+#[derive(Debug)]
+struct Replica {
+    config: ReplicaConfig,
+    alive: bool,
+    /// Capacity in blocks, [`crate::units::UNBOUNDED_BLOCKS`] when unknown.
+    blocks: u64,
+    weight_version: i64,
+    /// Bumped when the engine drops its cache.
+    weights_epoch: u32,
+    /// When the prefill queued on it will be done, judged by its rate.
+    prefill_until: Nanos,
+    /// Placed turns without a first token.
+    prefilling: u64,
+    /// The blocked turn it drains for.
+    reserved_for: Option<u32>,
+    idle: Vec<BTreeSet<(Nanos, u32)>>,
+}
+
+/// A workload and its counters.
+#[derive(Debug)]
+struct Workload {
+    config: WorkloadConfig,
+    estimator: Estimator,
+    arrivals: Rate,
+    finishes: Rate,
+    finished: i64,
+    pauses: i64,
+    moves: i64,
+    forced: i64,
+}
+
+/// The decision core.
+///
+/// ```
+/// use turnout_core::router::Router;
+/// use turnout_core::router::types::{Completion, ReplicaConfig, RouterConfig, Status, Submit, TurnInput};
+///
+/// let replicas = vec![ReplicaConfig::new("a", 1e6), ReplicaConfig::new("b", 1e6)];
+/// let mut router = Router::new(RouterConfig { replicas, ..RouterConfig::default() })?;
+/// let prompt = router.hasher().prompt(&[7; 40]);
+/// let decision = router.submit(0, &Submit { session: Some("s"), ..Submit::new(TurnInput::Prompt(&prompt)) })?;
+/// assert_eq!(decision.status, Status::Placed);
+/// router.complete(1, &decision.turn, &Completion { output: Some(&[1, 2, 3]), ..Completion::default() })?;
+/// router.end_session(2, "s", true)?;
+/// # Ok::<(), turnout_core::error::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Router {
+    hasher: BlockHasher,
+    block_tokens: u64,
+    max_held: usize,
+    control_period: Option<Nanos>,
+    turn_ttl: Nanos,
+    session_ttl: Nanos,
+
+    now: Nanos,
+    seq: u64,
+    /// Order of first admissions.
+    admissions: u64,
+    salt: i64,
+    generated: u64,
+
+    index: Index,
+    ledger: Ledger,
+    replicas: Vec<Replica>,
+    replica_slots: HashMap<Arc<str>, u32, TextState>,
+    workloads: Vec<Workload>,
+    sessions: Slab<Session>,
+    session_slots: HashMap<Arc<str>, u32, TextState>,
+    turns: Slab<Turn>,
+    turn_slots: HashMap<Arc<str>, u32, TextState>,
+    closed: ClosedTurns,
+
+    limits: Enforced,
+    applied_at: Nanos,
+    view_step: i64,
+    line: Line,
+    ties: Ties,
+    outbox: VecDeque<Decision>,
+    stats: Stats,
+
+    next_control: Option<Nanos>,
+    policy_due: bool,
+    deadlines: BTreeSet<(Nanos, u32)>,
+    /// Placed turns by their last event.
+    silence: BTreeSet<(Nanos, u32)>,
+    /// Sessions without an open turn by their last activity.
+    quiet: BTreeSet<(Nanos, u32)>,
+    /// Scratch for index answers, by replica slot.
+    depths: Vec<u32>,
+}
+
+impl Router {
+    /// Makes a router.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a capacity, rate, target, prior, period or size out of range, and for duplicate names.
+    pub fn new(config: RouterConfig) -> Result<Self> {
+        let hasher = BlockHasher::new(&config.hash_key, config.block_tokens)?;
+        let key_seed = u64::from_le_bytes(config.hash_key.0[..8].try_into().expect("8 bytes"));
+        let mut workloads = config.workloads;
+        if workloads.is_empty() {
+            workloads.push(WorkloadConfig::new("default"));
+        }
+        for (at, workload) in workloads.iter().enumerate() {
+            workload.check()?;
+            if workloads[..at].iter().any(|other| other.name == workload.name) {
+                return Err(Error::InvalidArgument { argument: "workloads", value: format!("{:?} twice", workload.name), accepted: "unique names" });
+            }
+        }
+        let period = |argument: &'static str, value: f64| {
+            if value > 0.0 { Ok(value) } else { Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "seconds above 0, infinity to switch it off" }) }
+        };
+        let control_period = Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
+        let count = workloads.len();
+        let mut router = Self {
+            block_tokens: u64::from(config.block_tokens),
+            hasher,
+            max_held: config.max_held,
+            control_period,
+            turn_ttl: nanos(period("turn_ttl_s", config.turn_ttl_s)?),
+            session_ttl: nanos(period("session_ttl_s", config.session_ttl_s)?),
+            now: 0,
+            seq: 0,
+            admissions: 0,
+            salt: 0,
+            generated: 0,
+            index: Index::new(key_seed),
+            ledger: Ledger::new(count),
+            replicas: Vec::new(),
+            replica_slots: HashMap::with_hasher(TextState(key_seed)),
+            workloads: workloads.into_iter().map(Workload::new).collect(),
+            sessions: Slab::default(),
+            session_slots: HashMap::with_hasher(TextState(key_seed)),
+            turns: Slab::default(),
+            turn_slots: HashMap::with_hasher(TextState(key_seed)),
+            closed: ClosedTurns::new(key_seed),
+            limits: Enforced::new(count),
+            applied_at: 0,
+            view_step: -1,
+            line: Line::new(count),
+            ties: Ties(config.seed),
+            outbox: VecDeque::new(),
+            stats: Stats::default(),
+            next_control: None,
+            policy_due: true,
+            deadlines: BTreeSet::new(),
+            silence: BTreeSet::new(),
+            quiet: BTreeSet::new(),
+            depths: Vec::new(),
+        };
+        for replica in config.replicas {
+            replica.check()?;
+            if !router.add_slot(replica.clone()) {
+                return Err(Error::InvalidArgument { argument: "replicas", value: format!("{:?} twice", replica.name), accepted: "unique names" });
+            }
+        }
+        Ok(router)
+    }
+
+    /// The hasher of this router's prompts. Clone it to hash outside a lock.
+    #[must_use]
+    pub fn hasher(&self) -> &BlockHasher {
+        &self.hasher
+    }
+
+    /// Names of the replicas, in row order.
+    #[must_use]
+    pub fn replicas(&self) -> Vec<Arc<str>> {
+        self.live().map(|slot| self.replicas[slot as usize].config.name.clone()).collect()
+    }
+
+    /// Names of the workloads, in row order.
+    #[must_use]
+    pub fn workloads(&self) -> Vec<Arc<str>> {
+        self.workloads.iter().map(|workload| workload.config.name.clone()).collect()
+    }
+
+    /// Which replicas hold a prefix of the prompt, with the tokens of it that a turn would find cached; best first.
+    #[must_use]
+    pub fn peek(&self, namespace: &str, prompt: &Prompt) -> Vec<(Arc<str>, u64)> {
+        let Some(root) = self.index.tree.existing_root(&self.root_name(namespace)) else { return Vec::new() };
+        let (cursor, _) = self.index.tree.locate(root, prompt.fingerprints());
+        self.holders(cursor, prompt.tokens())
+    }
+
+    /// Which replicas hold a prefix of the session's history; best first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSession`].
+    pub fn peek_session(&self, session: &str) -> Result<Vec<(Arc<str>, u64)>> {
+        let slot = self.session_slots.get(session).ok_or_else(|| Error::UnknownSession { session: session.into() })?;
+        let session = &self.sessions[*slot];
+        // The next turn is at least one token longer than the history, so every full block of it may hit.
+        Ok(self.holders(session.trunk, session.history_tokens + 1))
+    }
+
+    fn holders(&self, cursor: crate::index::Cursor, prompt_tokens: u64) -> Vec<(Arc<str>, u64)> {
+        let mut depths = vec![0; self.replicas.len()];
+        self.index.residency.matches(&self.index.tree, cursor, &mut depths);
+        let mut holders: Vec<(Arc<str>, u64)> = self
+            .live()
+            .map(|slot| (self.replicas[slot as usize].config.name.clone(), self.cached_tokens(depths[slot as usize], prompt_tokens)))
+            .filter(|holder| holder.1 > 0)
+            .collect();
+        holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        holders
+    }
+
+    /// Tokens that hit when `depth` blocks are resident: the last prompt token is always computed.
+    fn cached_tokens(&self, depth: u32, prompt_tokens: u64) -> u64 {
+        u64::from(depth).min(prompt_tokens.saturating_sub(1) / self.block_tokens) * self.block_tokens
+    }
+
+    /// Applies limits computed from the view of `step`.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] when a value cannot be enforced and [`Error::InvalidArgument`] when newer limits are in force; the old ones stay.
+    pub fn set_limits(&mut self, now: Nanos, limits: &Limits, step: i64) -> Result<Outcome> {
+        if step < self.limits.step || step < 0 {
+            let accepted = "the step of a view at least as new as the limits in force";
+            return Err(Error::InvalidArgument { argument: "step", value: step.to_string(), accepted });
+        }
+        let rows: Vec<enforced::Row> = self
+            .live()
+            .map(|slot| enforced::Row { slot, name: self.replicas[slot as usize].config.name.clone(), blocks: self.replicas[slot as usize].blocks })
+            .collect();
+        let compiled = enforced::compile(limits, step, &rows, &self.workloads(), self.hasher.block_tokens(), self.replicas.len())?;
+        let seq = self.begin(now);
+        self.limits = compiled;
+        self.applied_at = self.now;
+        self.policy_due = false;
+        self.next_control = self.control_period.map(|period| self.now.saturating_add(period));
+        for slot in self.live().collect::<Vec<_>>() {
+            self.relieve(slot);
+        }
+        self.pump(None);
+        Ok(Outcome { seq, effect: Effect::Done })
+    }
+
+    /// Runs the timers that are due.
+    pub fn tick(&mut self, now: Nanos) -> Outcome {
+        let seq = self.begin(now);
+        self.pump(None);
+        Outcome { seq, effect: Effect::Done }
+    }
+
+    /// Takes the next decision out of the outbox.
+    pub fn drain(&mut self) -> Option<Decision> {
+        self.outbox.pop_front()
+    }
+
+    /// Whether a control step is due.
+    #[must_use]
+    pub fn policy_due(&self) -> bool {
+        self.policy_due
+    }
+
+    /// Counters since the start, and sizes now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            open_turns: self.turns.len() as u64,
+            held_turns: self.line.len() as u64,
+            live_sessions: self.sessions.len() as u64,
+            index_runs: self.index.tree.run_count(),
+            index_blocks: self.index.tree.blocks(),
+            index_bytes: self.index.bytes(),
+            ..self.stats
+        }
+    }
+
+    /// Starts an event: moves the clock, never backwards, and runs what is due.
+    fn begin(&mut self, now: Nanos) -> u64 {
+        if now < self.now {
+            self.stats.clock_clamped += 1;
+        }
+        self.now = self.now.max(now);
+        self.seq += 1;
+        self.run_timers();
+        self.seq
+    }
+
+    fn live(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.replicas.len() as u32).filter(|&slot| self.replicas[slot as usize].alive)
+    }
+
+    fn root_name(&self, namespace: &str) -> Arc<str> {
+        if self.salt == 0 { namespace.into() } else { format!("{namespace}\u{0}{}", self.salt).into() }
+    }
+
+    fn load(&self, replica: u32) -> Load {
+        let state = &self.replicas[replica as usize];
+        Load {
+            prefill_tokens_per_s: state.config.prefill_tokens_per_s,
+            decode_s_per_kv_token: state.config.decode_s_per_kv_token,
+            backlog_s: seconds(state.prefill_until.saturating_sub(self.now)),
+            charge_tokens: self.ledger.charge(replica) * self.block_tokens,
+        }
+    }
+
+    /// Fills in the names of a verdict.
+    fn decision(&self, turn: &Turn, verdict: &Verdict) -> Decision {
+        let name = |slot: u32| self.replicas[slot as usize].config.name.clone();
+        Decision {
+            turn: turn.id.clone(),
+            attempt: turn.attempt,
+            status: verdict.status,
+            replica: verdict.replica.map(name),
+            cached_tokens: verdict.cached_tokens,
+            alternatives: verdict.alternatives.map(|slot| slot.map(name)),
+            reason: verdict.reason,
+            receipt: verdict.receipt,
+            seq: self.seq,
+        }
+    }
+
+    /// Bounds what is judged resident by what the engine can hold beside the open outputs, which the index does not know yet.
+    fn enforce_residency(&mut self, replica: u32) {
+        let capacity = self.replicas[replica as usize].blocks.min(match self.replicas[replica as usize].config.kv_tokens.is_infinite() {
+            true => UNKNOWN_CAPACITY_BLOCKS,
+            false => u64::MAX,
+        });
+        self.index.enforce(replica, capacity.saturating_sub(self.ledger.replica(replica).output));
+    }
+
+    /// Adds a replica unless its name is taken.
+    fn add_slot(&mut self, config: ReplicaConfig) -> bool {
+        if self.replica_slots.contains_key(&config.name) {
+            return false;
+        }
+        let others: Vec<u32> = self.live().collect();
+        let blocks = capacity_blocks(config.kv_tokens, self.hasher.block_tokens());
+        let slot = self.replicas.iter().position(|replica| !replica.alive).unwrap_or(self.replicas.len()) as u32;
+        let weights_epoch = self.replicas.get(slot as usize).map_or(0, |old| old.weights_epoch + 1);
+        self.replica_slots.insert(config.name.clone(), slot);
+        let replica = Replica {
+            config,
+            alive: true,
+            blocks,
+            weight_version: -1,
+            weights_epoch,
+            prefill_until: 0,
+            prefilling: 0,
+            reserved_for: None,
+            idle: vec![BTreeSet::new(); self.workloads.len()],
+        };
+        if slot as usize == self.replicas.len() {
+            self.replicas.push(replica);
+            self.depths.push(0);
+        } else {
+            self.replicas[slot as usize] = replica;
+        }
+        self.index.residency.add_replica(slot);
+        self.ledger.add_replica(slot);
+        self.limits.add_replica(slot, blocks, &others, self.workloads.len());
+        true
+    }
+}
+
+impl Workload {
+    fn new(config: WorkloadConfig) -> Self {
+        let estimator = Estimator::new(&config);
+        Self { config, estimator, arrivals: Rate::default(), finishes: Rate::default(), finished: 0, pauses: 0, moves: 0, forced: 0 }
+    }
+}
+
+impl ReplicaConfig {
+    fn check(&self) -> Result<()> {
+        let positive = |argument: &'static str, value: f64, accepted: &'static str, ok: bool| {
+            if ok { Ok(()) } else { Err(Error::InvalidArgument { argument, value: value.to_string(), accepted }) }
+        };
+        if self.name.is_empty() {
+            return Err(Error::InvalidArgument { argument: "name", value: "\"\"".into(), accepted: "a name of at least one character" });
+        }
+        positive("kv_tokens", self.kv_tokens, "tokens above 0, infinity when unknown", self.kv_tokens >= 1.0)?;
+        let rate = self.prefill_tokens_per_s;
+        positive("prefill_tokens_per_s", rate, "a finite rate above 0", rate > 0.0 && rate.is_finite())?;
+        let slope = self.decode_s_per_kv_token;
+        positive("decode_s_per_kv_token", slope, "finite seconds of at least 0", slope >= 0.0 && slope.is_finite())
+    }
+}
+
+impl WorkloadConfig {
+    fn check(&self) -> Result<()> {
+        if self.name.is_empty() {
+            return Err(Error::InvalidArgument { argument: "name", value: "\"\"".into(), accepted: "a name of at least one character" });
+        }
+        if !(self.target.is_nan() || (0.0..=1.0).contains(&self.target)) {
+            return Err(Error::InvalidArgument { argument: "target", value: self.target.to_string(), accepted: "a share from 0 to 1, NaN when unset" });
+        }
+        let priors = [("context_tokens", self.context_tokens), ("growth_tokens", self.growth_tokens), ("residency_s", self.residency_s)];
+        match priors.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
+            Some((argument, value)) => Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "a finite number of at least 0; 0 = unknown" }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Names for an error message, the first few.
+fn some_names<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> String {
+    let names: Vec<String> = names.take(9).map(|name| format!("{name:?}")).collect();
+    match names.len() {
+        0 => "none".into(),
+        9 => format!("{}, ...", names[..8].join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+/// A turn's output, reserved or reported, in tokens.
+fn placed(turn: &Turn) -> Option<&crate::sessions::Placement> {
+    match &turn.state {
+        TurnState::Placed(placement) => Some(placement),
+        TurnState::Held { .. } => None,
+    }
+}
+
+const _: () = assert!(NANOS_PER_SECOND == 1_000_000_000);

@@ -1,0 +1,4 @@
+//! Who may start next: limits compiled for enforcement, and the waiting line.
+
+pub(crate) mod enforced;
+pub(crate) mod line;

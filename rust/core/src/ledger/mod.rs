@@ -1,0 +1,121 @@
+//! The ledger: which KV tokens are held against which replica, exactly. Whole blocks inside, no floating-point sum.
+//!
+//! `charge` = union of claimed paths + private blocks (partial tails, tokens known by count only) + outputs of open turns;
+//! `commit` = charge + every charged session's expected further growth (its headroom).
+
+mod claims;
+mod growth;
+
+pub use growth::phi;
+
+use crate::index::{Cursor, Tree};
+use claims::Claims;
+
+/// Sums of one (replica, workload), or of one replica.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Blocks of partial tails and of tokens known by count only.
+    pub(crate) private: u64,
+    /// Blocks of open output.
+    pub(crate) output: u64,
+    /// Blocks of expected further growth.
+    pub(crate) headroom: u64,
+    /// Placed turns.
+    pub(crate) turns: u64,
+    /// Sessions with a placed turn.
+    pub(crate) running: u64,
+    /// Charged sessions without one.
+    pub(crate) idle: u64,
+}
+
+impl Sums {
+    pub(crate) fn sessions(&self) -> u64 {
+        self.running + self.idle
+    }
+}
+
+/// All charges.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    claims: Claims,
+    workloads: usize,
+    by_replica: Vec<Sums>,
+    by_workload: Vec<Sums>,
+}
+
+impl Ledger {
+    pub(crate) fn new(workloads: usize) -> Self {
+        Self { claims: Claims::new(workloads), workloads, by_replica: Vec::new(), by_workload: Vec::new() }
+    }
+
+    pub(crate) fn add_replica(&mut self, replica: u32) {
+        self.claims.add_replica(replica);
+        if self.by_replica.len() <= replica as usize {
+            self.by_replica.resize(replica as usize + 1, Sums::default());
+            self.by_workload.resize((replica as usize + 1) * self.workloads, Sums::default());
+        }
+    }
+
+    /// Blocks that are there.
+    pub(crate) fn charge(&self, replica: u32) -> u64 {
+        let sums = &self.by_replica[replica as usize];
+        self.claims.union_blocks(replica) + sums.private + sums.output
+    }
+
+    /// Blocks that will be there.
+    pub(crate) fn commit(&self, replica: u32) -> u64 {
+        self.charge(replica) + self.by_replica[replica as usize].headroom
+    }
+
+    /// Charge of one workload: what others share with it counts in full.
+    pub(crate) fn workload_charge(&self, replica: u32, workload: u32) -> u64 {
+        let sums = self.workload(replica, workload);
+        self.claims.workload_blocks(replica, workload) + sums.private + sums.output
+    }
+
+    pub(crate) fn replica(&self, replica: u32) -> &Sums {
+        &self.by_replica[replica as usize]
+    }
+
+    pub(crate) fn workload(&self, replica: u32, workload: u32) -> &Sums {
+        &self.by_workload[replica as usize * self.workloads + workload as usize]
+    }
+
+    /// Changes the sums of a replica and of a workload on it alike.
+    pub(crate) fn update(&mut self, replica: u32, workload: u32, change: impl Fn(&mut Sums)) {
+        change(&mut self.by_replica[replica as usize]);
+        change(&mut self.by_workload[replica as usize * self.workloads + workload as usize]);
+    }
+
+    /// Charges a path and the private blocks after it.
+    pub(crate) fn claim(&mut self, tree: &Tree, replica: u32, workload: u32, path: Cursor, private: u64) {
+        self.claims.add(tree, replica, workload, path);
+        self.update(replica, workload, |sums| sums.private += private);
+    }
+
+    /// The mirror image of [`Self::claim`].
+    pub(crate) fn unclaim(&mut self, tree: &Tree, replica: u32, workload: u32, path: Cursor, private: u64) {
+        self.claims.remove(tree, replica, workload, path);
+        self.update(replica, workload, |sums| sums.private -= private);
+    }
+
+    /// Blocks of the path that are not claimed on the replica yet.
+    pub(crate) fn unclaimed(&self, tree: &Tree, replica: u32, path: Cursor) -> u64 {
+        u64::from(tree.depth(path) - self.claims.covered_depth(tree, replica, path))
+    }
+
+    /// Blocks in the union of the claimed paths: for the audit.
+    pub(crate) fn union_blocks(&self, replica: u32) -> u64 {
+        self.claims.union_blocks(replica)
+    }
+
+    /// The same for one workload: for the audit.
+    pub(crate) fn workload_union_blocks(&self, replica: u32, workload: u32) -> u64 {
+        self.claims.workload_blocks(replica, workload)
+    }
+}
+
+/// Blocks by which the expected peak of a session exceeds what it has grown to.
+pub(crate) fn headroom(grown_tokens: u64, growth_tokens: u64, block_tokens: u64) -> u64 {
+    phi(grown_tokens, growth_tokens).div_ceil(block_tokens) - grown_tokens.div_ceil(block_tokens)
+}

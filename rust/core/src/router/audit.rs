@@ -1,0 +1,170 @@
+//! The audit: everything that is kept incrementally, recomputed from scratch and compared.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Router, placed};
+use crate::error::{Error, Result};
+use crate::index::{Cursor, RunId};
+use crate::ledger::{Sums, headroom};
+use crate::sessions::TurnState;
+
+/// Largest claimed offset by run.
+type Union = HashMap<RunId, u32>;
+
+impl Router {
+    /// Recomputes every sum, set and index of the core from its sessions and turns. O(everything): for tests and for doubts.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] naming the first difference.
+    pub fn audit(&self) -> Result<()> {
+        self.index
+            .audit()
+            .and_then(|()| self.audit_ledger())
+            .and_then(|()| self.audit_states())
+            .and_then(|()| self.audit_counters())
+            .map_err(|problem| Error::Internal { problem })
+    }
+
+    fn audit_ledger(&self) -> std::result::Result<(), String> {
+        let (replicas, workloads) = (self.replicas.len(), self.workloads.len());
+        let mut unions: Vec<Union> = vec![Union::new(); replicas];
+        let mut workload_unions: Vec<Union> = vec![Union::new(); replicas * workloads];
+        let mut sums: Vec<Sums> = vec![Sums::default(); replicas * workloads];
+        let mut claim = |replica: u32, workload: u32, cursor: Cursor| {
+            for (run, offset) in self.index.tree.path(cursor) {
+                let cell = replica as usize * workloads + workload as usize;
+                for union in [&mut unions[replica as usize], &mut workload_unions[cell]] {
+                    let top = union.entry(run).or_default();
+                    *top = (*top).max(offset);
+                }
+            }
+        };
+        for (slot, session) in self.sessions.iter() {
+            let Some(home) = session.home else {
+                if session.trunk_claimed || session.headroom > 0 || session.running > 0 {
+                    return Err(format!("session {:?} is charged nowhere and still has a charge", session.id));
+                }
+                continue;
+            };
+            let cell = &mut sums[home as usize * workloads + session.workload as usize];
+            cell.headroom += headroom(self.grown_tokens(slot), session.growth_limit, self.block_tokens);
+            *(if session.running > 0 { &mut cell.running } else { &mut cell.idle }) += 1;
+            if session.trunk_claimed {
+                cell.private += self.trunk_private(slot);
+                claim(home, session.workload, session.trunk);
+            }
+            if session.running == 0 && !session.trunk_claimed {
+                return Err(format!("idle session {:?} claims nothing", session.id));
+            }
+        }
+        for (slot, turn) in self.turns.iter() {
+            let Some(placement) = placed(turn) else { continue };
+            let cell = &mut sums[placement.replica as usize * workloads + turn.workload as usize];
+            cell.private += self.turn_private(slot);
+            cell.output += placement.output_tokens.div_ceil(self.block_tokens);
+            cell.turns += 1;
+            claim(placement.replica, turn.workload, turn.cursor);
+        }
+        let size = |union: &Union| union.values().map(|&top| u64::from(top)).sum::<u64>();
+        for replica in 0..replicas as u32 {
+            let name = &self.replicas[replica as usize].config.name;
+            if self.ledger.union_blocks(replica) != size(&unions[replica as usize]) {
+                let (kept, found) = (self.ledger.union_blocks(replica), size(&unions[replica as usize]));
+                return Err(format!("claims of {name:?}: {kept} blocks kept, {found} recomputed"));
+            }
+            for workload in 0..workloads as u32 {
+                let cell = replica as usize * workloads + workload as usize;
+                if self.ledger.workload_union_blocks(replica, workload) != size(&workload_unions[cell]) {
+                    return Err(format!("claims of workload {workload} on {name:?} differ"));
+                }
+                if *self.ledger.workload(replica, workload) != sums[cell] {
+                    return Err(format!("sums of workload {workload} on {name:?}: {:?} kept, {:?} recomputed", self.ledger.workload(replica, workload), sums[cell]));
+                }
+            }
+            let row = &sums[replica as usize * workloads..(replica as usize + 1) * workloads];
+            let total = |read: fn(&Sums) -> u64| row.iter().map(read).sum::<u64>();
+            let kept = self.ledger.replica(replica);
+            let recomputed = Sums {
+                private: total(|sums| sums.private),
+                output: total(|sums| sums.output),
+                headroom: total(|sums| sums.headroom),
+                turns: total(|sums| sums.turns),
+                running: total(|sums| sums.running),
+                idle: total(|sums| sums.idle),
+            };
+            if *kept != recomputed {
+                return Err(format!("sums of {name:?}: {kept:?} kept, {recomputed:?} recomputed"));
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_states(&self) -> std::result::Result<(), String> {
+        for (slot, session) in self.sessions.iter() {
+            let running = session.open.iter().filter(|&&turn| placed(&self.turns[turn]).is_some()).count();
+            if running != session.running as usize || self.session_slots.get(&session.id) != Some(&slot) {
+                return Err(format!("session {:?}: {running} of its turns run, {} counted", session.id, session.running));
+            }
+            let listed = session.home.is_some_and(|home| self.replicas[home as usize].idle[session.workload as usize].contains(&(session.idle_since, slot)));
+            if listed != session.is_idle() {
+                return Err(format!("session {:?}: the idle list is wrong", session.id));
+            }
+            if self.quiet.contains(&(session.last_activity, slot)) != session.open.is_empty() {
+                return Err(format!("session {:?}: the quiet list is wrong", session.id));
+            }
+            if !self.index.tree.is_current(session.trunk) || session.known_tokens > session.history_tokens {
+                return Err(format!("session {:?}: the trunk is stale", session.id));
+            }
+            let depth = u64::from(self.index.tree.depth(session.trunk));
+            if depth != session.known_tokens / self.block_tokens || session.tail.len() as u64 != session.known_tokens % self.block_tokens {
+                return Err(format!("session {:?}: trunk and tail do not make up {} known tokens", session.id, session.known_tokens));
+            }
+        }
+        let line: BTreeSet<u32> = self.line.all().into_iter().collect();
+        for (slot, turn) in self.turns.iter() {
+            if !self.sessions[turn.session].open.contains(&slot) || self.turn_slots.get(&turn.id) != Some(&slot) {
+                return Err(format!("turn {:?} is not open in its session", turn.id));
+            }
+            let held = matches!(turn.state, TurnState::Held { .. });
+            if line.contains(&slot) != held || self.silence.contains(&(turn.last_event, slot)) == held {
+                return Err(format!("turn {:?} is in the wrong list", turn.id));
+            }
+            if placed(turn).is_some_and(|placement| self.sessions[turn.session].home != Some(placement.replica)) {
+                return Err(format!("turn {:?} runs where its session is not charged", turn.id));
+            }
+        }
+        if line.len() != self.line.len() {
+            return Err("the line counts turns that are not there".into());
+        }
+        for (slot, replica) in self.replicas.iter().enumerate() {
+            if replica.reserved_for.is_some_and(|turn| !line.contains(&turn)) {
+                return Err(format!("{:?} is reserved for nobody", replica.config.name));
+            }
+            let prefilling = self.turns.iter().filter(|(_, turn)| placed(turn).is_some_and(|p| p.replica as usize == slot && !p.started)).count();
+            if prefilling as u64 != replica.prefilling {
+                return Err(format!("{:?}: {} prefills counted, {prefilling} open", replica.config.name, replica.prefilling));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is lost: every submitted turn is accounted for.
+    fn audit_counters(&self) -> std::result::Result<(), String> {
+        let stats = self.stats();
+        let ended = stats.completed + stats.aborted + stats.expired + stats.lost + stats.rejected;
+        if stats.submitted != ended + stats.open_turns {
+            return Err(format!("{} turns submitted, {ended} ended and {} open", stats.submitted, stats.open_turns));
+        }
+        if self.sessions.len() != self.session_slots.len() || self.turns.len() != self.turn_slots.len() {
+            return Err("a name table and its records differ in number".into());
+        }
+        if self.sessions.len() == 0 && (self.ledger_total() > 0 || self.quiet.len() + self.silence.len() + self.deadlines.len() > 0) {
+            return Err("everything has ended and something is left".into());
+        }
+        Ok(())
+    }
+
+    fn ledger_total(&self) -> u64 {
+        (0..self.replicas.len() as u32).map(|slot| self.ledger.commit(slot)).sum()
+    }
+}

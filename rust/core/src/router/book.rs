@@ -1,0 +1,223 @@
+//! Sessions and ledger in step: every change of what is charged goes through here.
+
+use super::{Router, placed};
+use crate::ledger::headroom;
+use crate::sessions::{Placement, TurnState};
+
+impl Router {
+    /// Blocks after the trunk: the partial tail and the tokens known by count only.
+    pub(super) fn trunk_private(&self, session: u32) -> u64 {
+        let session = &self.sessions[session];
+        session.history_tokens.div_ceil(self.block_tokens) - u64::from(self.index.tree.depth(session.trunk)).min(session.history_tokens.div_ceil(self.block_tokens))
+    }
+
+    /// Blocks after the prompt's path.
+    pub(super) fn turn_private(&self, turn: u32) -> u64 {
+        let turn = &self.turns[turn];
+        turn.prompt_tokens.div_ceil(self.block_tokens) - u64::from(self.index.tree.depth(turn.cursor))
+    }
+
+    /// Runs `change`, an event of the session itself, and books by how much it changed the charge of the session's home.
+    pub(super) fn metered<T>(&mut self, session: u32, home: u32, change: impl FnOnce(&mut Self) -> T) -> T {
+        let now = self.now;
+        self.sessions[session].run_meter(now);
+        let before = self.ledger.charge(home);
+        let result = change(self);
+        let after = self.ledger.charge(home);
+        let added = &mut self.sessions[session].meter.added_blocks;
+        *added = (*added + after).saturating_sub(before);
+        result
+    }
+
+    /// Tokens by which the session has grown since its first prompt, the open outputs included. With several open turns
+    /// the longest prompt counts, and all outputs.
+    pub(super) fn grown_tokens(&self, session: u32) -> u64 {
+        let state = &self.sessions[session];
+        let (mut path, mut output) = (0, 0);
+        for &turn in &state.open {
+            if let Some(placement) = placed(&self.turns[turn]) {
+                path = path.max(self.turns[turn].prompt_tokens);
+                output += placement.output_tokens;
+            }
+        }
+        if path == 0 {
+            path = state.history_tokens;
+        }
+        path.saturating_sub(state.base_tokens) + output
+    }
+
+    /// Brings the commit up to date after the session grew, under the growth limit of now: its own event.
+    pub(super) fn refresh_headroom(&mut self, session: u32) {
+        let limit = self.limits.workloads[self.sessions[session].workload as usize].growth_tokens;
+        self.set_headroom(session, limit);
+    }
+
+    fn set_headroom(&mut self, session: u32, limit: u64) {
+        let state = &self.sessions[session];
+        let (workload, home, before) = (state.workload, state.home, state.headroom);
+        let after = if home.is_some() { headroom(self.grown_tokens(session), limit, self.block_tokens) } else { 0 };
+        if let Some(home) = home {
+            self.ledger.update(home, workload, |sums| sums.headroom = sums.headroom + after - before);
+        }
+        let state = &mut self.sessions[session];
+        state.growth_limit = limit;
+        state.headroom = after;
+    }
+
+    /// Claims the trunk on the session's home.
+    pub(super) fn claim_trunk(&mut self, session: u32) {
+        let private = self.trunk_private(session);
+        let state = &mut self.sessions[session];
+        let home = state.home.expect("the session is charged");
+        debug_assert!(!state.trunk_claimed);
+        state.trunk_claimed = true;
+        self.ledger.claim(&self.index.tree, home, state.workload, state.trunk, private);
+    }
+
+    /// Drops the claim of the trunk, where there is one.
+    pub(super) fn unclaim_trunk(&mut self, session: u32) {
+        let private = self.trunk_private(session);
+        let state = &mut self.sessions[session];
+        if !std::mem::take(&mut state.trunk_claimed) {
+            return;
+        }
+        let home = state.home.expect("the session is charged");
+        self.ledger.unclaim(&self.index.tree, home, state.workload, state.trunk, private);
+    }
+
+    /// Charges the session on a replica, with no turn placed there yet.
+    pub(super) fn charge_session(&mut self, session: u32, home: u32) {
+        let now = self.now;
+        let state = &mut self.sessions[session];
+        debug_assert!(state.home.is_none());
+        state.run_meter(now);
+        state.home = Some(home);
+        state.meter.added_blocks = 0;
+        state.idle_since = now;
+        let workload = state.workload;
+        self.ledger.update(home, workload, |sums| sums.idle += 1);
+        self.replicas[home as usize].idle[workload as usize].insert((now, session));
+    }
+
+    /// Takes every charge of the session away. Its placed turns must have been taken off before.
+    pub(super) fn uncharge_session(&mut self, session: u32) {
+        let now = self.now;
+        self.sessions[session].run_meter(now);
+        self.unclaim_trunk(session);
+        let state = &mut self.sessions[session];
+        debug_assert_eq!(state.running, 0);
+        let Some(home) = state.home.take() else { return };
+        let headroom = std::mem::take(&mut state.headroom);
+        state.meter.added_blocks = 0;
+        let (workload, idle_since) = (state.workload, state.idle_since);
+        self.ledger.update(home, workload, |sums| {
+            sums.idle -= 1;
+            sums.headroom -= headroom;
+        });
+        self.replicas[home as usize].idle[workload as usize].remove(&(idle_since, session));
+    }
+
+    /// Charges a turn on the session's home and marks its path as expected there.
+    pub(super) fn charge_turn(&mut self, turn: u32) {
+        let session = self.turns[turn].session;
+        let home = self.sessions[session].home.expect("the session is charged");
+        self.metered(session, home, |router| router.charge_turn_unmetered(turn, session, home));
+        self.refresh_headroom(session);
+        self.enforce_residency(home);
+    }
+
+    fn charge_turn_unmetered(&mut self, turn: u32, session: u32, home: u32) {
+        let private = self.turn_private(turn);
+        let state = &mut self.turns[turn];
+        let (workload, cursor) = (state.workload, state.cursor);
+        let limit = self.limits.workloads[workload as usize].output_tokens;
+        let output_tokens = state.max_new_tokens.map_or(limit, |max| max.min(limit));
+        let output_blocks = output_tokens.div_ceil(self.block_tokens);
+        let residency_epoch = self.index.residency.epoch(home);
+        state.state = TurnState::Placed(Placement { replica: home, residency_epoch, started: false, output_tokens, output_blocks, reported: false });
+        state.last_event = self.now;
+        self.silence.insert((self.now, turn));
+        self.ledger.claim(&self.index.tree, home, workload, cursor, private);
+        self.ledger.update(home, workload, |sums| {
+            sums.output += output_blocks;
+            sums.turns += 1;
+        });
+        let state = &mut self.sessions[session];
+        state.running += 1;
+        if state.running == 1 {
+            let idle_since = state.idle_since;
+            self.ledger.update(home, workload, |sums| {
+                sums.idle -= 1;
+                sums.running += 1;
+            });
+            self.replicas[home as usize].idle[workload as usize].remove(&(idle_since, session));
+            // While one turn is open it stands for the whole session, so that a rewritten prompt frees the old path at once.
+            self.unclaim_trunk(session);
+        }
+        self.index.residency.expect(&mut self.index.tree, home, cursor);
+    }
+
+    /// Takes a placed turn off the books. Claim what it leaves behind first, so that shared ancestors never flicker.
+    pub(super) fn uncharge_turn(&mut self, turn: u32, placement: &Placement) {
+        let private = self.turn_private(turn);
+        let state = &self.turns[turn];
+        let (session, workload, cursor, last_event) = (state.session, state.workload, state.cursor, state.last_event);
+        let home = placement.replica;
+        self.silence.remove(&(last_event, turn));
+        self.ledger.unclaim(&self.index.tree, home, workload, cursor, private);
+        let output_blocks = placement.output_blocks;
+        self.ledger.update(home, workload, |sums| {
+            sums.output -= output_blocks;
+            sums.turns -= 1;
+        });
+        let now = self.now;
+        let state = &mut self.sessions[session];
+        state.running -= 1;
+        if state.running == 0 {
+            state.idle_since = now;
+            self.ledger.update(home, workload, |sums| {
+                sums.idle += 1;
+                sums.running -= 1;
+            });
+            self.replicas[home as usize].idle[workload as usize].insert((now, session));
+        }
+    }
+
+    /// Sets the output of a placed turn to a reported count.
+    pub(super) fn report_output(&mut self, turn: u32, output_tokens: u64) {
+        let state = &mut self.turns[turn];
+        let (session, workload) = (state.session, state.workload);
+        let TurnState::Placed(placement) = &mut state.state else { return };
+        let (home, before, after) = (placement.replica, placement.output_blocks, output_tokens.div_ceil(self.block_tokens));
+        placement.output_tokens = output_tokens;
+        placement.output_blocks = after;
+        placement.reported = true;
+        self.metered(session, home, |router| router.ledger.update(home, workload, |sums| sums.output = sums.output + after - before));
+        self.refresh_headroom(session);
+    }
+
+    /// Releases an idle session's charge: it keeps its history and its place.
+    pub(super) fn pause(&mut self, session: u32) {
+        debug_assert!(self.sessions[session].is_idle());
+        self.uncharge_session(session);
+        self.stats.pauses += 1;
+        self.workloads[self.sessions[session].workload as usize].pauses += 1;
+    }
+
+    /// Takes back a pause of the same event.
+    pub(super) fn unpause(&mut self, session: u32, home: u32, idle_since: u64) {
+        let before = self.ledger.charge(home);
+        self.charge_session(session, home);
+        let workload = self.sessions[session].workload;
+        let idle = &mut self.replicas[home as usize].idle[workload as usize];
+        idle.remove(&(self.now, session));
+        idle.insert((idle_since, session));
+        self.sessions[session].idle_since = idle_since;
+        self.claim_trunk(session);
+        self.sessions[session].meter.added_blocks = self.ledger.charge(home) - before;
+        let limit = self.sessions[session].growth_limit;
+        self.set_headroom(session, limit);
+        self.stats.pauses -= 1;
+        self.workloads[workload as usize].pauses -= 1;
+    }
+}

@@ -1,0 +1,244 @@
+//! Progress and the ends of turns.
+
+use super::types::{Completion, Decision, Effect, Outcome, Reason, Status};
+use super::{Router, placed};
+use crate::error::{Error, Result};
+use crate::index::Cursor;
+use crate::sessions::{Ending, Placement, TurnState};
+
+impl Router {
+    /// Reports that a placed turn has produced `output_tokens` so far. The first report means that its prefill is done.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTurn`] for a turn that was never seen. A turn that has ended answers [`Effect::Late`].
+    pub fn progress(&mut self, now: u64, turn: &str, output_tokens: u64) -> Result<Outcome> {
+        if !self.turn_slots.contains_key(turn) && self.closed.get(turn).is_none() {
+            return Err(Error::UnknownTurn { turn: turn.into() });
+        }
+        let seq = self.begin(now);
+        let Some(&slot) = self.turn_slots.get(turn) else {
+            self.stats.late += 1;
+            self.pump(None);
+            return Ok(Outcome { seq, effect: Effect::Late });
+        };
+        let Some(placement) = placed(&self.turns[slot]).copied() else {
+            self.pump(None);
+            return Ok(Outcome { seq, effect: Effect::Late });
+        };
+        self.heard(slot);
+        self.started(slot);
+        let news = !placement.reported || output_tokens > placement.output_tokens;
+        if news {
+            self.report_output(slot, output_tokens);
+            self.enforce_residency(placement.replica);
+            self.relieve(placement.replica);
+        }
+        self.pump(None);
+        Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
+    }
+
+    /// Ends a placed turn. Its prompt and output become the session's history. Never fails for an unknown turn, because it
+    /// stands where exceptions are cleaned up: the answer is [`Effect::Unknown`].
+    ///
+    /// # Errors
+    /// None at present; the type leaves room.
+    pub fn complete(&mut self, now: u64, turn: &str, completion: &Completion<'_>) -> Result<Outcome> {
+        Ok(self.end_turn(now, turn, Ending::Completed, completion))
+    }
+
+    /// Ends a held or placed turn. What it generated stays history where anything was reported; else it never was.
+    ///
+    /// # Errors
+    /// None at present; the type leaves room.
+    pub fn abort(&mut self, now: u64, turn: &str, completion: &Completion<'_>) -> Result<Outcome> {
+        Ok(self.end_turn(now, turn, Ending::Aborted, completion))
+    }
+
+    fn end_turn(&mut self, now: u64, turn: &str, ending: Ending, completion: &Completion<'_>) -> Outcome {
+        let seq = self.begin(now);
+        let effect = if let Some(&slot) = self.turn_slots.get(turn) {
+            // A turn that never ran cannot complete: whoever served it elsewhere only takes it out of the line.
+            let ending = if placed(&self.turns[slot]).is_some() { ending } else { Ending::Aborted };
+            self.close(slot, ending, completion);
+            Effect::Done
+        } else {
+            match self.closed.get(turn) {
+                Some((_, ended)) if ended == ending => Effect::Duplicate,
+                Some(_) => {
+                    self.stats.late += 1;
+                    Effect::Late
+                }
+                None => {
+                    self.stats.unknown += 1;
+                    Effect::Unknown
+                }
+            }
+        };
+        self.pump(None);
+        Outcome { seq, effect }
+    }
+
+    /// Ends an open turn in whatever way.
+    pub(super) fn close(&mut self, turn: u32, ending: Ending, completion: &Completion<'_>) {
+        let state = &self.turns[turn];
+        let (session, id, attempt) = (state.session, state.id.clone(), state.attempt);
+        match state.state {
+            TurnState::Held { .. } => self.leave_line(turn),
+            TurnState::Placed(placement) => self.close_placed(turn, session, ending, &placement, completion),
+        }
+        match ending {
+            Ending::Completed => self.stats.completed += 1,
+            Ending::Aborted | Ending::Replaced => self.stats.aborted += 1,
+            Ending::Expired => self.stats.expired += 1,
+            Ending::Lost => self.stats.lost += 1,
+        }
+        self.closed.insert(self.now, id, attempt, ending);
+        self.forget_turn(turn);
+        if self.sessions[session].single_turn {
+            self.finish_session(session, ending == Ending::Completed);
+        }
+    }
+
+    fn close_placed(&mut self, turn: u32, session: u32, ending: Ending, placement: &Placement, completion: &Completion<'_>) {
+        let home = placement.replica;
+        let produced = completion.output.map_or(0, |ids| ids.len() as u64).max(completion.output_tokens.unwrap_or(0));
+        let keeps = match ending {
+            Ending::Completed => true,
+            Ending::Aborted => produced > 0 || placement.reported,
+            Ending::Replaced | Ending::Expired | Ending::Lost => false,
+        };
+        if keeps {
+            self.started(turn);
+        }
+        let confirmed = placed(&self.turns[turn]).is_some_and(|placement| placement.started);
+        if !confirmed {
+            self.prefill_done(home);
+        }
+        self.metered(session, home, |router| {
+            if keeps {
+                router.extend_history(turn, session, home, completion);
+            } else if router.sessions[session].running == 1 && router.sessions[session].history_tokens > 0 && !router.sessions[session].trunk_claimed {
+                // The turn stood for the session; without it the session is what it was.
+                router.claim_trunk(session);
+            }
+            let placement = *placed(&router.turns[turn]).expect("the turn is placed");
+            let (cursor, epoch) = (router.turns[turn].cursor, placement.residency_epoch);
+            router.index.residency.release(&mut router.index.tree, home, epoch, cursor, confirmed);
+            router.uncharge_turn(turn, &placement);
+        });
+        self.sessions[session].open.retain(|&other| other != turn);
+        if self.sessions[session].running == 0 && self.sessions[session].history_tokens == 0 {
+            self.uncharge_session(session);
+        }
+        self.refresh_headroom(session);
+        if ending == Ending::Completed {
+            let meter = &mut self.sessions[session].meter;
+            (meter.block_ns_completed, meter.charged_ns_completed) = (meter.block_ns, meter.charged_ns);
+            self.sessions[session].turns_completed += 1;
+            self.sessions[session].weights_epoch = self.replicas[home as usize].weights_epoch;
+            let output = if produced > 0 { produced } else if placement.reported { placement.output_tokens } else { 0 };
+            self.workloads[self.turns[turn].workload as usize].estimator.turn(output);
+        }
+        self.enforce_residency(home);
+        self.relieve(home);
+    }
+
+    /// Makes prompt and output of a turn the session's history, unless a turn submitted later already did.
+    fn extend_history(&mut self, turn: u32, session: u32, home: u32, completion: &Completion<'_>) {
+        let placement = *placed(&self.turns[turn]).expect("the turn is placed");
+        let state = &self.turns[turn];
+        let (prompt_tokens, mut known_tokens, seq, cursor) = (state.prompt_tokens, state.known_tokens, state.seq, state.cursor);
+        let tail = state.tail.clone();
+        let (mut end, mut end_tail) = (cursor, tail.clone());
+        let mut history_tokens = prompt_tokens;
+        match completion.output {
+            Some(output) if known_tokens == prompt_tokens => {
+                (end, end_tail) = self.append(cursor, &tail, output);
+                history_tokens += output.len() as u64;
+                known_tokens = history_tokens;
+            }
+            output => {
+                let reported = if placement.reported { placement.output_tokens } else { 0 };
+                history_tokens += output.map(|ids| ids.len() as u64).or(completion.output_tokens).unwrap_or(reported);
+            }
+        }
+        self.index.tree.anchor(end);
+        // The last token has no KV yet, and unknown tokens no place in the index.
+        let resident = (history_tokens.saturating_sub(1).max(prompt_tokens) / self.block_tokens) as u32;
+        if placement.residency_epoch == self.index.residency.epoch(home) {
+            let held = self.index.tree.ancestor(end, resident);
+            self.index.residency.hold(&mut self.index.tree, home, held);
+        }
+        if seq < self.sessions[session].trunk_seq {
+            self.index.unanchor(end);
+            return;
+        }
+        let old: Cursor = self.sessions[session].trunk;
+        let (was_claimed, old_private) = (self.sessions[session].trunk_claimed, self.trunk_private(session));
+        let state = &mut self.sessions[session];
+        state.trunk = end;
+        state.tail = end_tail;
+        state.history_tokens = history_tokens;
+        state.known_tokens = known_tokens;
+        state.trunk_seq = seq;
+        state.trunk_claimed = false;
+        let workload = state.workload;
+        self.claim_trunk(session);
+        if was_claimed {
+            self.ledger.unclaim(&self.index.tree, home, workload, old, old_private);
+        }
+        self.index.unanchor(old);
+    }
+
+    /// Removes a turn from the tables. It must be off the books.
+    pub(super) fn forget_turn(&mut self, turn: u32) {
+        let state = self.turns.remove(turn);
+        self.turn_slots.remove(&state.id);
+        self.index.unanchor(state.cursor);
+        let session = &mut self.sessions[state.session];
+        session.open.retain(|&other| other != turn);
+        if session.open.is_empty() {
+            self.quiet.remove(&(session.last_activity, state.session));
+            session.last_activity = self.now;
+            self.quiet.insert((self.now, state.session));
+        }
+    }
+
+    /// Notes the first token of a placed turn: its prompt is in the cache.
+    fn started(&mut self, turn: u32) {
+        let state = &mut self.turns[turn];
+        let cursor = state.cursor;
+        let TurnState::Placed(placement) = &mut state.state else { return };
+        if std::mem::replace(&mut placement.started, true) {
+            return;
+        }
+        let (home, epoch) = (placement.replica, placement.residency_epoch);
+        self.index.residency.confirm(&self.index.tree, home, epoch, cursor);
+        self.prefill_done(home);
+    }
+
+    /// One prefill fewer; with none left, nothing is queued, whatever the rate says.
+    fn prefill_done(&mut self, replica: u32) {
+        let replica = &mut self.replicas[replica as usize];
+        replica.prefilling -= 1;
+        if replica.prefilling == 0 {
+            replica.prefill_until = self.now;
+        }
+    }
+
+    fn heard(&mut self, turn: u32) {
+        let state = &mut self.turns[turn];
+        self.silence.remove(&(state.last_event, turn));
+        state.last_event = self.now;
+        self.silence.insert((self.now, turn));
+    }
+
+    /// Ends a turn that its caller does not know has ended: it leaves by the outbox.
+    pub(super) fn drop_turn(&mut self, turn: u32, ending: Ending, status: Status, reason: Reason) {
+        let mut verdict = self.turns[turn].verdict;
+        (verdict.status, verdict.reason) = (status, reason);
+        let decision: Decision = self.decision(&self.turns[turn], &verdict);
+        self.outbox.push_back(decision);
+        self.close(turn, ending, &Completion::default());
+    }
+}

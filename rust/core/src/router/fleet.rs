@@ -1,0 +1,118 @@
+//! Replicas come, go and get new weights.
+
+use super::types::{Effect, Outcome, Reason, ReplicaConfig, Status, WeightsMode};
+use super::{Router, placed};
+use crate::error::{Error, Result};
+use crate::sessions::{Ending, TurnState};
+
+impl Router {
+    /// Adds a replica. The same configuration again changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a value out of range, or a name in use with another configuration.
+    pub fn add_replica(&mut self, now: u64, replica: ReplicaConfig) -> Result<Outcome> {
+        replica.check()?;
+        let known = self.replica_slots.get(&replica.name).map(|&slot| self.replicas[slot as usize].config == replica);
+        if known == Some(false) {
+            let value = format!("{:?} with another configuration", replica.name);
+            return Err(Error::InvalidArgument { argument: "replica", value, accepted: "a name that is not in use, or the same configuration again" });
+        }
+        let seq = self.begin(now);
+        if known.is_none() {
+            self.add_slot(replica);
+            self.policy_due = true;
+        }
+        self.pump(None);
+        Ok(Outcome { seq, effect: if known.is_none() { Effect::Done } else { Effect::Duplicate } })
+    }
+
+    /// Removes a replica that is gone. Its turns leave by the outbox as lost, in submit order; its sessions are paused and keep their place.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReplica`].
+    pub fn lose_replica(&mut self, now: u64, name: &str) -> Result<Outcome> {
+        let slot = self.replica_slot(name)?;
+        let seq = self.begin(now);
+        let mut running: Vec<(u64, u32)> = self
+            .turns
+            .iter()
+            .filter(|(_, turn)| placed(turn).is_some_and(|placement| placement.replica == slot))
+            .map(|(turn, state)| (state.seq, turn))
+            .collect();
+        running.sort_unstable();
+        for (_, turn) in running {
+            self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::ReplicaLost);
+        }
+        let charged: Vec<u32> = self.sessions.iter().filter(|(_, state)| state.home == Some(slot)).map(|(session, _)| session).collect();
+        for session in charged {
+            self.uncharge_session(session);
+        }
+        self.index.flush(slot);
+        let replica = &mut self.replicas[slot as usize];
+        replica.alive = false;
+        replica.reserved_for = None;
+        self.replica_slots.remove(name);
+        self.forget_slot(slot);
+        self.policy_due = true;
+        self.pump(None);
+        Ok(Outcome { seq, effect: Effect::Done })
+    }
+
+    /// Slots are reused: no open turn may go on referring to this one. A held turn that may go nowhere else leaves as lost.
+    fn forget_slot(&mut self, slot: u32) {
+        let other = |name: &u32| *name != slot;
+        let open: Vec<u32> = self.turns.iter().map(|(turn, _)| turn).collect();
+        for turn in open {
+            let state = &mut self.turns[turn];
+            state.avoid = state.avoid.filter(other);
+            state.verdict.replica = state.verdict.replica.filter(other);
+            state.verdict.alternatives = state.verdict.alternatives.map(|alternative| alternative.filter(other));
+            if let Some(listed) = &mut state.candidates {
+                listed.retain(other);
+                if listed.is_empty() && matches!(state.state, TurnState::Held { .. }) {
+                    self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::NoReplica);
+                }
+            }
+        }
+    }
+
+    /// Notes new weights on one replica, or on all.
+    ///
+    /// `Flush`: what the replicas held is gone, charges stay (the sessions will be there again after re-prefill) and their next
+    /// move is free. `Salt`: new turns use a new root everywhere; open turns keep theirs. `Keep`: only the version changes.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReplica`]; [`Error::InvalidArgument`] for a negative version.
+    pub fn weights_updated(&mut self, now: u64, version: i64, mode: WeightsMode, replica: Option<&str>) -> Result<Outcome> {
+        if version < 0 {
+            return Err(Error::InvalidArgument { argument: "version", value: version.to_string(), accepted: "at least 0" });
+        }
+        let slot = replica.map(|name| self.replica_slot(name)).transpose()?;
+        let seq = self.begin(now);
+        let slots: Vec<u32> = slot.map_or_else(|| self.live().collect(), |slot| vec![slot]);
+        let mut news = false;
+        for slot in slots {
+            if self.replicas[slot as usize].weight_version == version {
+                continue;
+            }
+            news = true;
+            self.replicas[slot as usize].weight_version = version;
+            if mode == WeightsMode::Flush {
+                self.replicas[slot as usize].weights_epoch += 1;
+                self.index.flush(slot);
+            }
+        }
+        if mode == WeightsMode::Salt && version + 1 > self.salt {
+            self.salt = version + 1;
+            news = true;
+        }
+        if news {
+            for workload in &mut self.workloads {
+                workload.estimator.weights_updated();
+            }
+            self.policy_due = true;
+        }
+        self.pump(None);
+        Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
+    }
+}

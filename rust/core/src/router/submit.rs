@@ -1,0 +1,403 @@
+//! The submit event: from a request to a decision.
+
+use std::sync::Arc;
+
+use super::types::{Completion, Decision, Reason, Receipt, Status, Submit, TurnInput};
+use super::{Router, some_names};
+use crate::error::{Error, Result};
+use crate::index::Cursor;
+use crate::prompt::Prompt;
+use crate::sessions::{Ending, Session, Turn, TurnState, Verdict};
+
+/// A request whose names have been looked up. Nothing has changed yet.
+struct Named {
+    workload: Option<u32>,
+    candidates: Option<Vec<u32>>,
+}
+
+/// The path that a request asks for. The cursor is anchored for the turn.
+struct Path {
+    root: Arc<str>,
+    cursor: Cursor,
+    tail: Vec<u32>,
+    prompt_tokens: u64,
+    known_tokens: u64,
+    rewrite: bool,
+}
+
+impl Router {
+    /// Decides about a turn: placed, held or rejected.
+    ///
+    /// The same turn and attempt again gets the decision of the moment: a held turn keeps its place, so polling works. A
+    /// higher attempt aborts the earlier one and avoids its replica.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTokens`] for an empty prompt or append, [`Error::UnknownWorkload`], [`Error::UnknownReplica`] for a
+    /// candidate, [`Error::UnknownSession`] and [`Error::HistoryMismatch`] for an append, [`Error::TurnConflict`] for an id
+    /// that names other content or has ended, [`Error::InvalidArgument`] for the rest.
+    pub fn submit(&mut self, now: u64, submit: &Submit<'_>) -> Result<Decision> {
+        let named = self.look_up(submit)?;
+        if let Some(id) = submit.turn {
+            if let Some(decision) = self.repeated(now, id, submit, &named)? {
+                return Ok(decision);
+            }
+        }
+        self.check_append(submit)?;
+        self.begin(now);
+        // A timer may have ended the session.
+        self.check_append(submit)?;
+        let mut avoid = None;
+        if let Some(&earlier) = submit.turn.and_then(|id| self.turn_slots.get(id)) {
+            avoid = self.turns[earlier].verdict.replica.filter(|_| matches!(self.turns[earlier].state, TurnState::Placed(_)));
+            self.close(earlier, Ending::Replaced, &Completion::default());
+        }
+        self.stats.submitted += 1;
+        let session = self.session_for(submit, &named);
+        let path = self.path_for(session, submit);
+        let turn = self.new_turn(submit, session, path, named.candidates, avoid);
+        let workload = self.turns[turn].workload;
+        self.workloads[workload as usize].arrivals.count(self.now);
+        self.decide(turn, submit.hold)
+    }
+
+    /// Places, queues or rejects a new turn.
+    fn decide(&mut self, turn: u32, hold: bool) -> Result<Decision> {
+        let session = self.turns[turn].session;
+        let blocks = self.prompt_blocks(turn);
+        let candidates = self.candidates(turn);
+        let home = self.sessions[session].home;
+        if let Some(home) = home.filter(|home| blocks <= self.replicas[*home as usize].blocks && candidates.contains(home)) {
+            self.continuation(turn, session, home);
+            let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
+            self.pump(None);
+            return Ok(decision);
+        }
+        // Who cannot wait is measured against what the engines can hold, not against the ceilings.
+        let fits = |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling } else { self.replicas[slot as usize].blocks };
+        if !candidates.is_empty() && !candidates.iter().any(|&slot| fits(slot)) {
+            return Ok(self.reject(turn, Reason::TooLarge));
+        }
+        if home.is_some() && self.sessions[session].running > 0 {
+            // Its session runs where this turn may not go, and a running turn is never cut.
+            return Ok(self.reject(turn, Reason::NoReplica));
+        }
+        if home.is_some() {
+            self.pause(session);
+        }
+        if self.line.len() >= self.max_held && hold {
+            return Ok(self.reject(turn, Reason::LineFull));
+        }
+        let place = match self.sessions[session].admitted {
+            Some(admitted) => (false, admitted, turn),
+            None => (true, self.turns[turn].seq, turn),
+        };
+        let workload = self.turns[turn].workload;
+        self.turns[turn].state = TurnState::Held { place, bypassed: 0 };
+        self.line.insert(workload, place);
+        if let Some(deadline) = self.turns[turn].deadline {
+            self.deadlines.insert((deadline, turn));
+        }
+        self.pump(Some(turn));
+        if matches!(self.turns[turn].state, TurnState::Held { .. }) && !hold && !self.force(turn) {
+            self.leave_line(turn);
+            return Ok(self.reject(turn, Reason::NoReplica));
+        }
+        if matches!(self.turns[turn].state, TurnState::Held { .. }) {
+            self.stats.held += 1;
+        }
+        Ok(self.decision(&self.turns[turn], &self.turns[turn].verdict))
+    }
+
+    /// A continuation of a charged session passes, on its replica; after a flush it may move where that is cheaper and there is room.
+    fn continuation(&mut self, turn: u32, session: u32, home: u32) {
+        let flushed = self.sessions[session].weights_epoch != self.replicas[home as usize].weights_epoch;
+        if flushed && self.sessions[session].is_idle() {
+            if let Some(target) = self.better_home(turn, home) {
+                self.uncharge_session(session);
+                self.charge_session(session, target);
+                self.stats.moves += 1;
+                self.workloads[self.sessions[session].workload as usize].moves += 1;
+                self.continue_at_home(turn, Reason::Moved);
+                return;
+            }
+        }
+        self.continue_at_home(turn, Reason::Continuation);
+    }
+
+    /// A replica that is cheaper than the session's own and has room without reclaim.
+    fn better_home(&mut self, turn: u32, home: u32) -> Option<u32> {
+        let mut depths = std::mem::take(&mut self.depths);
+        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
+        self.depths = depths;
+        let mut ranked: Vec<(f64, u32)> = self
+            .candidates(turn)
+            .into_iter()
+            .filter(|&slot| slot == home || self.fit(turn, slot).blocked.is_none())
+            .map(|slot| (self.cost_of(turn, slot, 0), slot))
+            .collect();
+        let own = ranked.iter().find(|candidate| candidate.1 == home)?.0;
+        ranked.retain(|candidate| candidate.1 == home || candidate.0 < own);
+        self.ties.rank(&mut ranked);
+        ranked.first().map(|best| best.1).filter(|&best| best != home)
+    }
+
+    fn reject(&mut self, turn: u32, reason: Reason) -> Decision {
+        let receipt = self.receipt(turn, None, self.prompt_blocks(turn), f64::INFINITY);
+        let verdict = Verdict { status: Status::Rejected, replica: None, cached_tokens: 0, alternatives: [None; 3], reason, receipt };
+        let decision = self.decision(&self.turns[turn], &verdict);
+        self.stats.rejected += 1;
+        let session = self.turns[turn].session;
+        self.forget_turn(turn);
+        let state = &self.sessions[session];
+        if state.open.is_empty() && state.history_tokens == 0 && state.admitted.is_none() {
+            self.forget_session(session);
+        }
+        decision
+    }
+
+    fn look_up(&self, submit: &Submit<'_>) -> Result<Named> {
+        let workload = match submit.workload {
+            None => None,
+            Some(name) => Some(self.workloads.iter().position(|workload| &*workload.config.name == name).ok_or_else(|| Error::UnknownWorkload {
+                name: name.into(),
+                known: some_names(self.workloads.iter().map(|workload| &workload.config.name)),
+            })? as u32),
+        };
+        if submit.candidates.is_some_and(<[_]>::is_empty) {
+            return Err(Error::InvalidArgument { argument: "candidates", value: "[]".into(), accepted: "at least one replica name, or nothing for all" });
+        }
+        let candidates = submit.candidates.map(|names| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>()).transpose()?;
+        match submit.input {
+            TurnInput::Prompt(prompt) if prompt.tokens() == 0 => Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() }),
+            TurnInput::Prompt(prompt) if prompt.block_tokens() != self.hasher.block_tokens() => Err(Error::InvalidTokens {
+                argument: "prompt",
+                problem: format!("made with blocks of {} tokens, this router has blocks of {}", prompt.block_tokens(), self.block_tokens),
+            }),
+            TurnInput::Append { tokens: [], .. } => Err(Error::InvalidTokens { argument: "append", problem: "no tokens, at least one is needed".into() }),
+            TurnInput::Count { prompt_tokens: 0 } => Err(Error::InvalidArgument { argument: "prompt_tokens", value: "0".into(), accepted: "at least 1" }),
+            _ => Ok(Named { workload, candidates }),
+        }
+    }
+
+    pub(super) fn replica_slot(&self, name: &str) -> Result<u32> {
+        self.replica_slots.get(name).copied().ok_or_else(|| {
+            let known = some_names(self.live().collect::<Vec<_>>().iter().map(|&slot| &self.replicas[slot as usize].config.name));
+            Error::UnknownReplica { name: name.into(), known }
+        })
+    }
+
+    /// The decision about a turn that was submitted before in this attempt.
+    fn repeated(&mut self, now: u64, id: &str, submit: &Submit<'_>, named: &Named) -> Result<Option<Decision>> {
+        let conflict = |difference: String| Err(Error::TurnConflict { turn: id.into(), difference });
+        if let Some(&slot) = self.turn_slots.get(id) {
+            let turn = &self.turns[slot];
+            if submit.attempt > turn.attempt {
+                return Ok(None);
+            }
+            if submit.attempt < turn.attempt {
+                return conflict(format!("attempt {} is open, got {}", turn.attempt, submit.attempt));
+            }
+            let session = &self.sessions[turn.session];
+            if submit.session.is_some_and(|name| name != &*session.id) {
+                return conflict(format!("session {:?}, now {:?}", session.id, submit.session.unwrap_or_default()));
+            }
+            if named.workload.is_some_and(|workload| workload != turn.workload) {
+                return conflict(format!("workload {:?}", self.workloads[turn.workload as usize].config.name));
+            }
+            let prompt_tokens = match submit.input {
+                TurnInput::Prompt(prompt) => prompt.tokens(),
+                TurnInput::Append { base_tokens, tokens } => base_tokens + tokens.len() as u64,
+                TurnInput::Count { prompt_tokens } => prompt_tokens,
+            };
+            if prompt_tokens != turn.prompt_tokens {
+                return conflict(format!("{} prompt tokens, now {prompt_tokens}", turn.prompt_tokens));
+            }
+            self.begin(now);
+            self.pump(None);
+            // A timer of this very event may have ended it.
+            return match self.turn_slots.get(id) {
+                Some(&slot) => Ok(Some(self.decision(&self.turns[slot], &self.turns[slot].verdict))),
+                None => conflict("it has just ended".into()),
+            };
+        }
+        match self.closed.get(id) {
+            Some((attempt, _)) if submit.attempt <= attempt => conflict(format!("attempt {attempt} has ended")),
+            _ => Ok(None),
+        }
+    }
+
+    fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
+        let TurnInput::Append { base_tokens, .. } = submit.input else { return Ok(()) };
+        let Some(name) = submit.session else {
+            return Err(Error::InvalidArgument { argument: "append", value: "no session".into(), accepted: "append together with the session it continues" });
+        };
+        let slot = self.session_slots.get(name).ok_or_else(|| Error::UnknownSession { session: name.into() })?;
+        let session = &self.sessions[*slot];
+        let mismatch = |base_tokens| Error::HistoryMismatch {
+            session: name.into(),
+            history_tokens: session.history_tokens,
+            known_tokens: session.known_tokens,
+            base_tokens,
+        };
+        if base_tokens != session.history_tokens {
+            return Err(mismatch(Some(base_tokens)));
+        }
+        // The turn that this one replaces by a higher attempt does not count as open.
+        let replaced = submit.turn.and_then(|id| self.turn_slots.get(id));
+        let open = session.open.iter().filter(|turn| Some(*turn) != replaced).count();
+        let other_root = submit.namespace.is_some_and(|namespace| namespace != &*session.namespace);
+        if session.known_tokens != session.history_tokens || open > 0 || other_root { Err(mismatch(None)) } else { Ok(()) }
+    }
+
+    fn session_for(&mut self, submit: &Submit<'_>, named: &Named) -> u32 {
+        if let Some(&slot) = submit.session.and_then(|name| self.session_slots.get(name)) {
+            return slot;
+        }
+        self.generated += 1;
+        let id: Arc<str> = submit.session.map_or_else(|| format!("\u{0}anonymous-{}", self.generated).into(), Into::into);
+        let namespace: Arc<str> = submit.namespace.unwrap_or_default().into();
+        self.add_session(id, named.workload.unwrap_or(0), namespace, submit.session.is_none())
+    }
+
+    /// A session without history, its empty trunk anchored.
+    pub(super) fn add_session(&mut self, id: Arc<str>, workload: u32, namespace: Arc<str>, single_turn: bool) -> u32 {
+        let root = self.root_name(&namespace);
+        let trunk = self.index.tree.root(&root);
+        self.index.tree.anchor(trunk);
+        let session = Session {
+            id: id.clone(),
+            workload,
+            namespace,
+            root,
+            single_turn,
+            home: None,
+            trunk,
+            tail: Vec::new(),
+            history_tokens: 0,
+            known_tokens: 0,
+            trunk_seq: 0,
+            trunk_claimed: false,
+            admitted: None,
+            base_tokens: 0,
+            growth_limit: 0,
+            headroom: 0,
+            open: Vec::new(),
+            running: 0,
+            idle_since: self.now,
+            last_activity: self.now,
+            weights_epoch: 0,
+            meter: crate::sessions::Meter { at: self.now, ..Default::default() },
+            turns_completed: 0,
+        };
+        let slot = self.sessions.insert(session);
+        self.session_slots.insert(id, slot);
+        self.quiet.insert((self.now, slot));
+        slot
+    }
+
+    fn path_for(&mut self, session: u32, submit: &Submit<'_>) -> Path {
+        let state = &self.sessions[session];
+        let namespace = submit.namespace.map_or_else(|| state.namespace.clone(), Into::into);
+        let root = self.root_name(&namespace);
+        let same_root = root == state.root;
+        let (history, trunk) = (state.history_tokens, state.trunk);
+        let continues = |router: &Self, cursor: Cursor, tokens: u64| history == 0 || same_root && tokens >= history && router.index.tree.starts_with(cursor, trunk);
+        let mut path = match submit.input {
+            TurnInput::Prompt(prompt) => {
+                let start = self.index.tree.root(&root);
+                let cursor = self.index.tree.insert(start, prompt.fingerprints());
+                let rewrite = !continues(self, cursor, prompt.tokens());
+                Path { root, cursor, tail: prompt.tail().to_vec(), prompt_tokens: prompt.tokens(), known_tokens: prompt.tokens(), rewrite }
+            }
+            TurnInput::Append { tokens, .. } => {
+                // New weights may have changed the root since: the known history moves over with its fingerprints.
+                let base = if same_root {
+                    trunk
+                } else {
+                    let fingerprints = self.index.tree.fingerprints(trunk);
+                    let start = self.index.tree.root(&root);
+                    self.index.tree.insert(start, &fingerprints)
+                };
+                let (cursor, tail) = self.append(base, &self.sessions[session].tail.clone(), tokens);
+                let prompt_tokens = history + tokens.len() as u64;
+                Path { root, cursor, tail, prompt_tokens, known_tokens: prompt_tokens, rewrite: false }
+            }
+            TurnInput::Count { prompt_tokens } => {
+                let keeps = history > 0 && same_root && prompt_tokens >= history;
+                let cursor = if keeps { trunk } else { self.index.tree.root(&root) };
+                let (tail, known_tokens) = if keeps { (state.tail.clone(), state.known_tokens) } else { (Vec::new(), 0) };
+                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite: history > 0 && !keeps }
+            }
+        };
+        self.index.tree.anchor(path.cursor);
+        if namespace != self.sessions[session].namespace {
+            path.rewrite |= history > 0;
+            self.sessions[session].namespace = namespace;
+        }
+        path
+    }
+
+    /// Adds tokens after a path and its tail; answers the new end and the new tail.
+    pub(super) fn append(&mut self, base: Cursor, tail: &[u32], tokens: &[u32]) -> (Cursor, Vec<u32>) {
+        let mut suffix = Prompt::from_parts(self.hasher.block_tokens(), Vec::new(), tail.to_vec()).expect("a tail is shorter than a block");
+        suffix.extend(&self.hasher, tokens);
+        (self.index.tree.insert(base, suffix.fingerprints()), suffix.tail().to_vec())
+    }
+
+    fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, candidates: Option<Vec<u32>>, avoid: Option<u32>) -> u32 {
+        let id: Arc<str> = match submit.turn {
+            Some(id) => id.into(),
+            None => loop {
+                self.generated += 1;
+                let id = format!("turn-{}", self.generated);
+                if !self.turn_slots.contains_key(id.as_str()) {
+                    break id.into();
+                }
+            },
+        };
+        if path.rewrite {
+            self.stats.rewrites += 1;
+        }
+        let receipt = Receipt {
+            prompt_tokens: path.prompt_tokens,
+            matched_tokens: 0,
+            need_tokens: 0,
+            charge_tokens: 0,
+            commit_tokens: 0,
+            limit: f64::INFINITY,
+            reclaimable_tokens: 0,
+            cost_s: f64::NAN,
+            runner_up_cost_s: f64::NAN,
+            limits_step: self.limits.step,
+        };
+        self.sessions[session].root = path.root;
+        let turn = Turn {
+            id: id.clone(),
+            attempt: submit.attempt,
+            seq: self.seq,
+            session,
+            workload: self.sessions[session].workload,
+            cursor: path.cursor,
+            tail: path.tail,
+            prompt_tokens: path.prompt_tokens,
+            known_tokens: path.known_tokens,
+            max_new_tokens: submit.max_new_tokens,
+            candidates,
+            avoid,
+            deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
+            submitted_at: self.now,
+            last_event: self.now,
+            state: TurnState::Held { place: (true, 0, 0), bypassed: 0 },
+            verdict: Verdict { status: Status::Held, replica: None, cached_tokens: 0, alternatives: [None; 3], reason: Reason::Behind, receipt },
+        };
+        let slot = self.turns.insert(turn);
+        self.turn_slots.insert(id, slot);
+        let state = &mut self.sessions[session];
+        if state.open.is_empty() {
+            self.quiet.remove(&(state.last_activity, session));
+        }
+        state.open.push(slot);
+        state.last_activity = self.now;
+        slot
+    }
+}

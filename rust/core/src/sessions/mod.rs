@@ -1,0 +1,165 @@
+//! What the core remembers of sessions and turns.
+
+mod closed;
+mod slab;
+
+use std::sync::Arc;
+
+pub(crate) use closed::{ClosedTurns, Ending};
+pub(crate) use slab::Slab;
+
+use crate::admission::line::Place;
+use crate::index::Cursor;
+use crate::router::types::{Reason, Receipt, Status};
+use crate::units::Nanos;
+
+/// One rollout. Charged on `home` while RUNNING (turns placed) or IDLE; without a home it is QUEUED (never admitted) or PAUSED.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: Arc<str>,
+    pub(crate) workload: u32,
+    /// The caller's namespace; with the salt of the moment it names the root.
+    pub(crate) namespace: Arc<str>,
+    pub(crate) root: Arc<str>,
+    /// Ends with its only turn: the caller named no session.
+    pub(crate) single_turn: bool,
+    /// Replica on which the session is charged.
+    pub(crate) home: Option<u32>,
+    /// Where the full blocks of the history end. Anchored.
+    pub(crate) trunk: Cursor,
+    /// Raw ids of the known history after the trunk; fewer than one block.
+    pub(crate) tail: Vec<u32>,
+    /// Tokens of history (H).
+    pub(crate) history_tokens: u64,
+    /// Tokens of it whose ids are known (K).
+    pub(crate) known_tokens: u64,
+    /// Submit order of the turn whose end is the trunk.
+    pub(crate) trunk_seq: u64,
+    /// Whether the trunk is claimed on `home`; an open turn that supersedes it claims instead.
+    pub(crate) trunk_claimed: bool,
+    /// Order of the first admission; the session keeps this place when it is paused.
+    pub(crate) admitted: Option<u64>,
+    /// Prompt at the first admission, lowered when the path shrinks below it: growth counts from here.
+    pub(crate) base_tokens: u64,
+    /// L of phi, frozen at the session's own last event.
+    pub(crate) growth_limit: u64,
+    /// Blocks by which the session's expected peak exceeds what is there, as counted in the commit of `home`.
+    pub(crate) headroom: u64,
+    /// Open turns, held ones included, in submit order.
+    pub(crate) open: Vec<u32>,
+    /// Those of them that are placed.
+    pub(crate) running: u32,
+    /// Since when no turn runs.
+    pub(crate) idle_since: Nanos,
+    pub(crate) last_activity: Nanos,
+    /// Weights epoch of `home` at the last completion; when it is older than the replica's, a move is free.
+    pub(crate) weights_epoch: u32,
+    pub(crate) meter: Meter,
+    pub(crate) turns_completed: u64,
+}
+
+/// Residency of a session so far, for the estimators.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Meter {
+    /// Until when it is counted.
+    pub(crate) at: Nanos,
+    /// Blocks that the session's own events added to the charge.
+    pub(crate) added_blocks: u64,
+    /// Integral of those over the time charged, block ns.
+    pub(crate) block_ns: u128,
+    /// Time charged.
+    pub(crate) charged_ns: u64,
+    /// The two integrals at the last completion: residency ends there, not at the idle timeout.
+    pub(crate) block_ns_completed: u128,
+    /// See `block_ns_completed`.
+    pub(crate) charged_ns_completed: u64,
+}
+
+impl Session {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.home.is_some() && self.running == 0
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.home.is_none() && self.admitted.is_some()
+    }
+
+    /// Counts the time since the last call at the present charge.
+    pub(crate) fn run_meter(&mut self, now: Nanos) {
+        let elapsed = now.saturating_sub(self.meter.at);
+        self.meter.at = now;
+        if self.home.is_some() {
+            self.meter.block_ns += u128::from(self.meter.added_blocks) * u128::from(elapsed);
+            self.meter.charged_ns += elapsed;
+        }
+    }
+}
+
+/// One generate request.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) id: Arc<str>,
+    pub(crate) attempt: u32,
+    /// Submit order.
+    pub(crate) seq: u64,
+    pub(crate) session: u32,
+    pub(crate) workload: u32,
+    /// End of the full blocks of the prompt. Anchored.
+    pub(crate) cursor: Cursor,
+    /// Raw ids after the cursor.
+    pub(crate) tail: Vec<u32>,
+    pub(crate) prompt_tokens: u64,
+    /// Tokens of the prompt whose ids are known.
+    pub(crate) known_tokens: u64,
+    pub(crate) max_new_tokens: Option<u64>,
+    /// Replicas that may serve it; `None` = all.
+    pub(crate) candidates: Option<Vec<u32>>,
+    /// Replica of an earlier attempt.
+    pub(crate) avoid: Option<u32>,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) submitted_at: Nanos,
+    pub(crate) last_event: Nanos,
+    pub(crate) state: TurnState,
+    pub(crate) verdict: Verdict,
+}
+
+/// Where a turn stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TurnState {
+    /// In the line.
+    Held {
+        /// Its key there.
+        place: Place,
+        /// Blocks that were admitted past it since it blocked for room.
+        bypassed: u64,
+    },
+    /// Running.
+    Placed(Placement),
+}
+
+/// A running turn's part in the books.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placement {
+    pub(crate) replica: u32,
+    /// Residency epoch of the replica at placement.
+    pub(crate) residency_epoch: u32,
+    /// The first token was reported.
+    pub(crate) started: bool,
+    /// Output so far as reported, else as reserved.
+    pub(crate) output_tokens: u64,
+    /// Blocks charged for that output.
+    pub(crate) output_blocks: u64,
+    /// Whether `output_tokens` is a report.
+    pub(crate) reported: bool,
+}
+
+/// What was decided last about a turn, in slots; names are filled in when a decision leaves the core.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Verdict {
+    pub(crate) status: Status,
+    pub(crate) replica: Option<u32>,
+    pub(crate) cached_tokens: u64,
+    pub(crate) alternatives: [Option<u32>; 3],
+    pub(crate) reason: Reason,
+    pub(crate) receipt: Receipt,
+}
