@@ -19,21 +19,73 @@ const WORKLOADS: [&str; 2] = ["a", "b"];
 #[derive(Debug, Clone)]
 enum Event {
     /// Whole prompt: a prefix of a family's token stream, then private tokens.
-    Submit { session: usize, workload: usize, family: u32, shared: usize, private: usize, max_new: Option<u64>, hold: bool, deadline: Option<u64>, candidate: Option<usize> },
+    Submit {
+        session: usize,
+        workload: usize,
+        family: u32,
+        shared: usize,
+        private: usize,
+        max_new: Option<u64>,
+        hold: bool,
+        deadline: Option<u64>,
+        candidate: Option<usize>,
+    },
     /// Continues with the exact history and some more.
-    Continue { session: usize, more: usize, by: By },
-    Progress { turn: usize, tokens: u64 },
-    Complete { turn: usize, ids: bool, tokens: usize },
-    Abort { turn: usize, tokens: usize },
-    Retry { turn: usize },
-    Repeat { turn: usize },
-    End { session: usize, completed: bool },
-    Fork { session: usize, child: usize },
-    Lose { replica: usize },
-    Add { replica: usize, tokens: u64 },
-    Weights { version: i64, mode: usize, replica: Option<usize> },
-    Limit { caps: [u8; 4], ceiling: u8, growth: u16, output: u16, lease: u16, bypass: u8 },
-    Wait { millis: u64 },
+    Continue {
+        session: usize,
+        more: usize,
+        by: By,
+    },
+    Progress {
+        turn: usize,
+        tokens: u64,
+    },
+    Complete {
+        turn: usize,
+        ids: bool,
+        tokens: usize,
+    },
+    Abort {
+        turn: usize,
+        tokens: usize,
+    },
+    Retry {
+        turn: usize,
+    },
+    Repeat {
+        turn: usize,
+    },
+    End {
+        session: usize,
+        completed: bool,
+    },
+    Fork {
+        session: usize,
+        child: usize,
+    },
+    Lose {
+        replica: usize,
+    },
+    Add {
+        replica: usize,
+        tokens: u64,
+    },
+    Weights {
+        version: i64,
+        mode: usize,
+        replica: Option<usize>,
+    },
+    Limit {
+        caps: [u8; 4],
+        ceiling: u8,
+        growth: u16,
+        output: u16,
+        lease: u16,
+        bypass: u8,
+    },
+    Wait {
+        millis: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -257,7 +309,9 @@ impl Caller {
         while let Some(decision) = self.router.drain() {
             words.push(format!("{decision:?}"));
             match decision.status {
-                Status::Placed => prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting"),
+                Status::Placed => {
+                    prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting")
+                }
                 Status::Expired | Status::Lost => self.gone(&decision.turn),
                 status => return Err(TestCaseError::fail(format!("{status:?} in the outbox"))),
             }

@@ -148,9 +148,14 @@ impl Router {
             }
         }
         let period = |argument: &'static str, value: f64| {
-            if value > 0.0 { Ok(value) } else { Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "seconds above 0, infinity to switch it off" }) }
+            if value > 0.0 {
+                Ok(value)
+            } else {
+                Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "seconds above 0, infinity to switch it off" })
+            }
         };
-        let control_period = Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
+        let control_period =
+            Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
         let count = workloads.len();
         let mut router = Self {
             block_tokens: u64::from(config.block_tokens),
@@ -426,11 +431,17 @@ impl WorkloadConfig {
             return Err(Error::InvalidArgument { argument: "name", value: "\"\"".into(), accepted: "a name of at least one character" });
         }
         if !(self.target.is_nan() || (0.0..=1.0).contains(&self.target)) {
-            return Err(Error::InvalidArgument { argument: "target", value: self.target.to_string(), accepted: "a share from 0 to 1, NaN when unset" });
+            return Err(Error::InvalidArgument {
+                argument: "target",
+                value: self.target.to_string(),
+                accepted: "a share from 0 to 1, NaN when unset",
+            });
         }
         let priors = [("context_tokens", self.context_tokens), ("growth_tokens", self.growth_tokens), ("residency_s", self.residency_s)];
         match priors.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
-            Some((argument, value)) => Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "a finite number of at least 0; 0 = unknown" }),
+            Some((argument, value)) => {
+                Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "a finite number of at least 0; 0 = unknown" })
+            }
             None => Ok(()),
         }
     }

@@ -164,17 +164,27 @@ impl Router {
             })? as u32),
         };
         if submit.candidates.is_some_and(<[_]>::is_empty) {
-            return Err(Error::InvalidArgument { argument: "candidates", value: "[]".into(), accepted: "at least one replica name, or nothing for all" });
+            return Err(Error::InvalidArgument {
+                argument: "candidates",
+                value: "[]".into(),
+                accepted: "at least one replica name, or nothing for all",
+            });
         }
         let candidates = submit.candidates.map(|names| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>()).transpose()?;
         match submit.input {
-            TurnInput::Prompt(prompt) if prompt.tokens() == 0 => Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() }),
+            TurnInput::Prompt(prompt) if prompt.tokens() == 0 => {
+                Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() })
+            }
             TurnInput::Prompt(prompt) if prompt.block_tokens() != self.hasher.block_tokens() => Err(Error::InvalidTokens {
                 argument: "prompt",
                 problem: format!("made with blocks of {} tokens, this router has blocks of {}", prompt.block_tokens(), self.block_tokens),
             }),
-            TurnInput::Append { tokens: [], .. } => Err(Error::InvalidTokens { argument: "append", problem: "no tokens, at least one is needed".into() }),
-            TurnInput::Count { prompt_tokens: 0 } => Err(Error::InvalidArgument { argument: "prompt_tokens", value: "0".into(), accepted: "at least 1" }),
+            TurnInput::Append { tokens: [], .. } => {
+                Err(Error::InvalidTokens { argument: "append", problem: "no tokens, at least one is needed".into() })
+            }
+            TurnInput::Count { prompt_tokens: 0 } => {
+                Err(Error::InvalidArgument { argument: "prompt_tokens", value: "0".into(), accepted: "at least 1" })
+            }
             _ => Ok(Named { workload, candidates }),
         }
     }
@@ -229,7 +239,11 @@ impl Router {
     fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
         let TurnInput::Append { base_tokens, .. } = submit.input else { return Ok(()) };
         let Some(name) = submit.session else {
-            return Err(Error::InvalidArgument { argument: "append", value: "no session".into(), accepted: "append together with the session it continues" });
+            return Err(Error::InvalidArgument {
+                argument: "append",
+                value: "no session".into(),
+                accepted: "append together with the session it continues",
+            });
         };
         let slot = self.session_slots.get(name).ok_or_else(|| Error::UnknownSession { session: name.into() })?;
         let session = &self.sessions[*slot];
@@ -301,7 +315,9 @@ impl Router {
         let root = self.root_name(&namespace);
         let same_root = root == state.root;
         let (history, trunk) = (state.history_tokens, state.trunk);
-        let continues = |router: &Self, cursor: Cursor, tokens: u64| history == 0 || same_root && tokens >= history && router.index.tree.starts_with(cursor, trunk);
+        let continues = |router: &Self, cursor: Cursor, tokens: u64| {
+            history == 0 || same_root && tokens >= history && router.index.tree.starts_with(cursor, trunk)
+        };
         let mut path = match submit.input {
             TurnInput::Prompt(prompt) => {
                 let start = self.index.tree.root(&root);

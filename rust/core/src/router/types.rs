@@ -177,6 +177,20 @@ pub enum Status {
     Lost,
 }
 
+impl Status {
+    /// Its name in lower case, as Python and JSON have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Placed => "placed",
+            Self::Held => "held",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// Why: a closed list, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -216,6 +230,33 @@ pub enum Reason {
     ReplicaLost,
     /// Lost: the turn was silent for longer than `turn_ttl_s`.
     Silent,
+}
+
+impl Reason {
+    /// Its name in lower case, as Python and JSON have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Continuation => "continuation",
+            Self::Admitted => "admitted",
+            Self::Resumed => "resumed",
+            Self::Moved => "moved",
+            Self::Forced => "forced",
+            Self::NoReplica => "no_replica",
+            Self::Overcommitted => "overcommitted",
+            Self::Reserved => "reserved",
+            Self::TurnCap => "turn_cap",
+            Self::SessionCap => "session_cap",
+            Self::WorkloadCap => "workload_cap",
+            Self::Ceiling => "ceiling",
+            Self::Behind => "behind",
+            Self::TooLarge => "too_large",
+            Self::LineFull => "line_full",
+            Self::Deadline => "deadline",
+            Self::ReplicaLost => "replica_lost",
+            Self::Silent => "silent",
+        }
+    }
 }
 
 /// The numbers behind a decision, in tokens and seconds.
@@ -277,6 +318,19 @@ pub enum Effect {
     Late,
     /// Its turn or session was never seen, or is forgotten.
     Unknown,
+}
+
+impl Effect {
+    /// Its name in lower case, as Python and JSON have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Duplicate => "duplicate",
+            Self::Late => "late",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// The answer to every event but submit.
