@@ -1,4 +1,5 @@
-//! Small scenarios with numbers worked out by hand. Block size and unit are stated with each.
+//! Small scenarios with numbers worked out by hand. Block size and unit are stated with each. Token counts are exact in f64.
+#![allow(clippy::float_cmp, reason = "whole numbers of tokens")]
 
 use turnout_core::control::limits::Limits;
 use turnout_core::control::view::Values;
@@ -175,12 +176,12 @@ fn lease_and_timer() {
     assert_eq!((woken.len(), &woken[0].turn, woken[0].reason), (1, &again.turn, Reason::Resumed));
 }
 
-/// Blocks of 1, one slot, weights 3 and 1, both always waiting, price 100: A B A A, A B A A. With equal weights A B A B.
+/// Blocks of 1, one slot, weights 3 and 1, both always waiting, price 300: A B A A, A B A A. With equal weights A B A B.
 #[test]
 fn weights_between_workloads() {
     for (weights, expected) in [([3.0, 1.0], "ABAAABAAABAA"), ([1.0, 1.0], "ABABABABABAB")] {
         let mut fleet = Fleet::new(1, &[("r", 1e6)], &["A", "B"]);
-        fleet.limit(0, |limits| (limits.session_cap, limits.weight, limits.price) = (Some(vec![0.0]), Some(weights.to_vec()), Some(vec![100.0; 2])));
+        fleet.limit(0, |limits| (limits.session_cap, limits.weight, limits.price) = (Some(vec![0.0]), Some(weights.to_vec()), Some(vec![300.0; 2])));
         let mut sessions = std::collections::BTreeMap::new();
         for at in 0..30 {
             for workload in ["A", "B"] {
@@ -373,7 +374,7 @@ fn bounded_bypass() {
 fn tiny_replica() {
     let mut fleet = Fleet::new(1, &[("r", 10_000.0)], &["w"]);
     fleet.limit(0, |limits| {
-        (limits.ceiling_tokens, limits.overflow_tokens, limits.growth_tokens) = (Some(vec![9_500.0]), Some(vec![10_000.0]), Some(vec![60_000.0]))
+        (limits.ceiling_tokens, limits.overflow_tokens, limits.growth_tokens) = (Some(vec![9_500.0]), Some(vec![10_000.0]), Some(vec![60_000.0]));
     });
     placed(&fleet.submit(0, "a", "w", &[(0, 3_000)]));
     assert_eq!(fleet.books(0).1, 25_073.0);

@@ -172,6 +172,7 @@ impl Caller {
         self.waiting.remove(turn);
     }
 
+    #[allow(clippy::too_many_lines, reason = "one arm per event")]
     fn apply(&mut self, event: &Event) -> Result<(), TestCaseError> {
         match event {
             Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate } => {
@@ -263,10 +264,10 @@ impl Caller {
                 self.histories.remove(session);
             }
             Event::Fork { session, child } => {
-                if self.router.fork(self.now, SESSIONS[*session], SESSIONS[*child]).is_ok() {
-                    if let Some(history) = self.histories.get(session).cloned() {
-                        self.histories.insert(*child, history);
-                    }
+                if self.router.fork(self.now, SESSIONS[*session], SESSIONS[*child]).is_ok()
+                    && let Some(history) = self.histories.get(session).cloned()
+                {
+                    self.histories.insert(*child, history);
                 }
             }
             Event::Lose { replica } => drop(self.router.lose_replica(self.now, REPLICAS[*replica])),
@@ -310,7 +311,7 @@ impl Caller {
             words.push(format!("{decision:?}"));
             match decision.status {
                 Status::Placed => {
-                    prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting")
+                    prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting");
                 }
                 Status::Expired | Status::Lost => self.gone(&decision.turn),
                 status => return Err(TestCaseError::fail(format!("{status:?} in the outbox"))),
