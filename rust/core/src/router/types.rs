@@ -381,3 +381,35 @@ pub struct Stats {
     pub index_blocks: u64,
     pub index_bytes: u64,
 }
+
+impl Stats {
+    /// Every counter with its name, in declaration order.
+    #[must_use]
+    pub fn entries(&self) -> [(&'static str, u64); 23] {
+        [
+            ("submitted", self.submitted),
+            ("placed", self.placed),
+            ("held", self.held),
+            ("rejected", self.rejected),
+            ("expired", self.expired),
+            ("lost", self.lost),
+            ("completed", self.completed),
+            ("aborted", self.aborted),
+            ("sessions_finished", self.sessions_finished),
+            ("sessions_dropped", self.sessions_dropped),
+            ("pauses", self.pauses),
+            ("moves", self.moves),
+            ("forced", self.forced),
+            ("rewrites", self.rewrites),
+            ("late", self.late),
+            ("unknown", self.unknown),
+            ("clock_clamped", self.clock_clamped),
+            ("open_turns", self.open_turns),
+            ("held_turns", self.held_turns),
+            ("live_sessions", self.live_sessions),
+            ("index_runs", self.index_runs),
+            ("index_blocks", self.index_blocks),
+            ("index_bytes", self.index_bytes),
+        ]
+    }
+}
