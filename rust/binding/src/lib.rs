@@ -7,6 +7,7 @@ mod errors;
 mod limits;
 mod prompt;
 mod router;
+mod simulation;
 mod tokens;
 mod view;
 
@@ -34,4 +35,6 @@ mod _core {
     use super::prompt::Prompt;
     #[pymodule_export]
     use super::router::Router;
+    #[pymodule_export]
+    use super::simulation::{Simulation, engines};
 }

@@ -78,7 +78,7 @@ impl Router {
     }
 
     #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, hold = true, deadline_s = None, now = None))]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
     fn submit(
         &self,
         prompt: Option<&Bound<'_, PyAny>>,

@@ -1,4 +1,4 @@
-//! The fleet view as a dictionary of byte columns, which NumPy reads without a copy.
+//! The fleet view as a dictionary of byte columns, which `NumPy` reads without a copy.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};

@@ -1,2 +1,7 @@
 //! Model inference engines on a discrete-event clock, driving the same router as a live fleet.
 #![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod fleet;
+pub mod metrics;
+pub mod scenario;

@@ -301,6 +301,12 @@ impl Router {
         self.policy_due
     }
 
+    /// Tokens charged on all replicas.
+    #[must_use]
+    pub fn charge_tokens(&self) -> u64 {
+        self.live().map(|slot| self.ledger.charge(slot) * self.block_tokens).sum()
+    }
+
     /// Counters since the start, and sizes now.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -1,0 +1,540 @@
+//! A fleet of model engines behind the real router, in a closed loop of sessions.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use turnout_core::control::limits::Limits;
+use turnout_core::control::view::FleetView;
+use turnout_core::error::{Error, Result};
+use turnout_core::prompt::BlockHasher;
+use turnout_core::router::Router;
+use turnout_core::router::types::{Completion, Decision, RouterConfig, Status, Submit, TurnInput};
+use turnout_core::units::{Nanos, nanos, seconds};
+
+use crate::engine::model::EngineModel;
+use crate::engine::{Engine, Event, Request};
+use crate::metrics::{Counts, Sample, quantiles};
+use crate::scenario::{Path, Scenario};
+
+/// Control steps in a row without any other event after which a run counts as stuck.
+const STUCK_STEPS: u32 = 2_000;
+
+/// How a simulation is set up.
+#[derive(Debug, Clone)]
+pub struct SimulationConfig {
+    /// The router; its replicas are the engines, with the KV capacity stated there.
+    pub router: RouterConfig,
+    /// Times of every engine.
+    pub engine: EngineModel,
+    /// What is played.
+    pub scenario: Arc<Scenario>,
+    /// Sessions outstanding at once, sub-sessions not counted.
+    pub concurrency: usize,
+    /// Sessions to start at most, sub-sessions not counted; `None` = as many as there are, or without end when repeating.
+    pub sessions: Option<u64>,
+    /// Whether the list is played again with fresh private content when it is exhausted.
+    pub repeat: bool,
+    /// When to stop, s.
+    pub duration_s: f64,
+    /// Seconds between samples of the time series.
+    pub sample_period_s: f64,
+}
+
+/// A session being played.
+#[derive(Debug)]
+struct Play {
+    name: Arc<str>,
+    session: usize,
+    lap: u64,
+    root: bool,
+    turn: usize,
+    path: Path,
+    submitted_at: Nanos,
+    held: bool,
+    /// Tokens of the present prompt that the turn before left in some cache.
+    reusable_tokens: u64,
+    /// Tokens with KV at the end of the turn before.
+    computed_tokens: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Submit(u64),
+    /// An engine's plan ends, if this is still its plan.
+    Engine(usize),
+}
+
+/// The simulation.
+#[derive(Debug)]
+pub struct Simulation {
+    config: SimulationConfig,
+    router: Router,
+    hasher: BlockHasher,
+    engines: Vec<Engine>,
+    names: HashMap<Arc<str>, usize>,
+    plays: HashMap<u64, Play>,
+    by_turn: HashMap<Arc<str>, u64>,
+    heap: BinaryHeap<Reverse<(Nanos, u64, Happening)>>,
+    order: u64,
+    next_play: u64,
+    /// Next root session to start, and how many were started.
+    next_session: usize,
+    lap: u64,
+    started: u64,
+    outstanding: usize,
+    children: HashMap<usize, Vec<usize>>,
+    counts: Vec<Counts>,
+    series: Vec<Sample>,
+    next_sample: Nanos,
+    now: Nanos,
+    idle_steps: u32,
+    stuck: bool,
+    finished: bool,
+    events: Vec<Event>,
+}
+
+impl Simulation {
+    /// Makes a simulation at time 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a configuration that cannot be played.
+    pub fn new(config: SimulationConfig) -> Result<Self> {
+        let bad = |argument: &'static str, value: String, accepted: &'static str| Err(Error::InvalidArgument { argument, value, accepted });
+        if config.router.replicas.is_empty() {
+            return bad("replicas", "none".into(), "at least one replica");
+        }
+        if let Some(replica) =
+            config.router.replicas.iter().find(|replica| !(replica.kv_tokens >= f64::from(config.router.block_tokens) && replica.kv_tokens <= 1e9))
+        {
+            return bad("kv_tokens", replica.kv_tokens.to_string(), "one block to 1e9 tokens");
+        }
+        if config.concurrency == 0 {
+            return bad("concurrency", "0".into(), "at least 1");
+        }
+        if config.duration_s.is_nan() || config.duration_s <= 0.0 {
+            return bad("duration_s", config.duration_s.to_string(), "seconds above 0");
+        }
+        if config.sample_period_s.is_nan() || config.sample_period_s <= 0.0 {
+            return bad("sample_period_s", config.sample_period_s.to_string(), "seconds above 0");
+        }
+        if config.repeat && config.duration_s.is_infinite() && config.sessions.is_none() {
+            return bad("duration_s", "infinity".into(), "a finite time, or a number of sessions, when sessions repeat");
+        }
+        let router = Router::new(config.router.clone())?;
+        config.scenario.check(router.workloads().len())?;
+        let block = u64::from(config.router.block_tokens);
+        let engines = config.router.replicas.iter().map(|replica| Engine::new(config.engine, replica.kv_tokens as u64, block)).collect();
+        let names = config.router.replicas.iter().enumerate().map(|(at, replica)| (replica.name.clone(), at)).collect();
+        let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (session, &parent) in config.scenario.session_parent.iter().enumerate().filter(|(_, parent)| **parent >= 0) {
+            children.entry(parent as usize).or_default().push(session);
+        }
+        let mut simulation = Self {
+            hasher: router.hasher().clone(),
+            counts: vec![Counts::default(); router.workloads().len()],
+            router,
+            engines,
+            names,
+            plays: HashMap::new(),
+            by_turn: HashMap::new(),
+            heap: BinaryHeap::new(),
+            order: 0,
+            next_play: 0,
+            next_session: 0,
+            lap: 0,
+            started: 0,
+            outstanding: 0,
+            children,
+            series: Vec::new(),
+            next_sample: 0,
+            now: 0,
+            idle_steps: 0,
+            stuck: false,
+            finished: false,
+            events: Vec::new(),
+            config,
+        };
+        simulation.start_sessions();
+        Ok(simulation)
+    }
+
+    /// Plays on to the next control step (`true`) or to the end (`false`).
+    ///
+    /// # Errors
+    /// Errors of the router, which a simulation never causes: a defect.
+    pub fn advance(&mut self) -> Result<bool> {
+        let end = nanos(self.config.duration_s);
+        while !self.finished {
+            self.sample();
+            if self.router.policy_due() {
+                self.idle_steps += 1;
+                // Nothing but control steps happens any more: whoever is held will be held for ever.
+                self.stuck = self.idle_steps > STUCK_STEPS && self.heap.is_empty();
+                if !self.stuck {
+                    return Ok(true);
+                }
+            }
+            if self.stuck || self.outstanding == 0 && self.plays.is_empty() {
+                self.finished = true;
+                break;
+            }
+            let next = self.heap.peek().map(|Reverse((at, _, _))| *at);
+            let wake = self.router.wake_at().map(|at| at.max(self.now));
+            let Some(at) = next.into_iter().chain(wake).min() else {
+                self.stuck = true;
+                continue;
+            };
+            if at > end {
+                self.now = end;
+                self.finished = true;
+                break;
+            }
+            self.now = at;
+            if next == Some(at) {
+                let Some(Reverse((_, _, happening))) = self.heap.pop() else { continue };
+                self.idle_steps = 0;
+                self.happen(happening)?;
+            } else {
+                self.router.tick(at);
+            }
+            self.drain();
+        }
+        Ok(false)
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<()> {
+        match happening {
+            Happening::Submit(play) => self.submit(play),
+            Happening::Engine(engine) if self.engines[engine].due() == Some(self.now) => self.engine(engine),
+            Happening::Engine(_) => Ok(()),
+        }
+    }
+
+    fn schedule(&mut self, at: Nanos, happening: Happening) {
+        self.order += 1;
+        self.heap.push(Reverse((at, self.order, happening)));
+    }
+
+    fn start_sessions(&mut self) {
+        let scenario = self.config.scenario.clone();
+        while self.outstanding < self.config.concurrency && self.config.sessions.is_none_or(|most| self.started < most) {
+            while self.next_session < scenario.session_parent.len() && scenario.session_parent[self.next_session] >= 0 {
+                self.next_session += 1;
+            }
+            if self.next_session == scenario.session_parent.len() {
+                if !self.config.repeat {
+                    return;
+                }
+                self.next_session = 0;
+                self.lap += 1;
+                continue;
+            }
+            self.start(self.next_session, self.lap, true);
+            self.next_session += 1;
+            self.started += 1;
+            self.outstanding += 1;
+        }
+    }
+
+    fn start(&mut self, session: usize, lap: u64, root: bool) {
+        let id = self.next_play;
+        self.next_play += 1;
+        let name: Arc<str> = if lap == 0 { format!("s{session}") } else { format!("s{session}.{lap}") }.into();
+        let turn = self.config.scenario.turns(session).start;
+        let path = Path::new(session, lap);
+        self.plays.insert(id, Play { name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0 });
+        let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
+        self.schedule(at, Happening::Submit(id));
+    }
+
+    fn submit(&mut self, id: u64) -> Result<()> {
+        let scenario = self.config.scenario.clone();
+        let play = self.plays.get_mut(&id).expect("a scheduled session is played");
+        let kept = play.path.play(&scenario, &self.hasher, play.turn);
+        play.reusable_tokens = kept.min(play.computed_tokens);
+        play.submitted_at = self.now;
+        let prompt_tokens = scenario.turn_prompt_tokens[play.turn] as usize;
+        let prompt = play.path.prompt(&self.hasher, prompt_tokens);
+        let turn: Arc<str> = format!("{}/{}", play.name, play.turn - scenario.turns(play.session).start).into();
+        let workload = scenario.session_workload[play.session] as usize;
+        let name = self.config.router.workloads.get(workload).map(|workload| workload.name.clone());
+        let submit = Submit { turn: Some(&turn), session: Some(&play.name), workload: name.as_deref(), ..Submit::new(TurnInput::Prompt(&prompt)) };
+        let decision = self.router.submit(self.now, &submit)?;
+        self.counts[workload].submitted_turns += 1;
+        self.by_turn.insert(turn, id);
+        match decision.status {
+            Status::Placed => self.run(&decision),
+            Status::Held => {
+                self.plays.get_mut(&id).expect("it is played").held = true;
+                self.counts[workload].waited_turns += 1;
+            }
+            Status::Rejected | Status::Expired | Status::Lost => self.give_up(&decision),
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        while let Some(decision) = self.router.drain() {
+            match decision.status {
+                Status::Placed => self.run(&decision),
+                _ => self.give_up(&decision),
+            }
+        }
+    }
+
+    /// Sends a placed turn to its engine.
+    fn run(&mut self, decision: &Decision) {
+        let id = self.by_turn[&decision.turn];
+        let scenario = self.config.scenario.clone();
+        let play = self.plays.get_mut(&id).expect("a placed turn is played");
+        let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
+        counts.placed_turns += 1;
+        if std::mem::take(&mut play.held) {
+            counts.holds_s.push(seconds(self.now - play.submitted_at) as f32);
+        }
+        let request = Request {
+            id,
+            prompt_tokens: scenario.turn_prompt_tokens[play.turn] as u64,
+            output_tokens: scenario.turn_output_tokens[play.turn] as u64,
+            chain: play.path.chain().into(),
+        };
+        let engine = self.names[decision.replica.as_ref().expect("a placed turn has a replica")];
+        if !self.engines[engine].holds(&request) {
+            // The prompt fits and prompt + output do not: the engine would stop it at the length limit.
+            let _ = self.router.abort(self.now, &decision.turn, &Completion::default());
+            self.give_up(decision);
+            return;
+        }
+        self.engines[engine].arrive(self.now, request);
+        self.schedule_engine(engine);
+    }
+
+    fn schedule_engine(&mut self, engine: usize) {
+        if let Some(at) = self.engines[engine].due() {
+            self.schedule(at, Happening::Engine(engine));
+        }
+    }
+
+    /// A turn cannot be served: its session ends unfinished.
+    fn give_up(&mut self, decision: &Decision) {
+        let Some(id) = self.by_turn.remove(&decision.turn) else { return };
+        let play = self.plays.remove(&id).expect("its session is played");
+        let counts = &mut self.counts[self.config.scenario.session_workload[play.session] as usize];
+        counts.aborted_turns += 1;
+        counts.failed_sessions += 1;
+        let _ = self.router.end_session(self.now, &play.name, false);
+        self.ended(&play);
+    }
+
+    fn ended(&mut self, play: &Play) {
+        if play.root {
+            self.outstanding -= 1;
+            self.start_sessions();
+        }
+    }
+
+    fn engine(&mut self, engine: usize) -> Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        self.engines[engine].step(self.now, &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::FirstToken { id, cached_tokens } => self.first_token(id, cached_tokens)?,
+                Event::Progress { id, output_tokens } => {
+                    let turn = self.turn_name(id);
+                    self.router.progress(self.now, &turn, output_tokens)?;
+                }
+                Event::Finished { id, cached_tokens } => self.complete(id, cached_tokens)?,
+            }
+            self.drain();
+        }
+        self.events = events;
+        self.schedule_engine(engine);
+        Ok(())
+    }
+
+    fn turn_name(&self, id: u64) -> Arc<str> {
+        let play = &self.plays[&id];
+        format!("{}/{}", play.name, play.turn - self.config.scenario.turns(play.session).start).into()
+    }
+
+    fn first_token(&mut self, id: u64, cached_tokens: u64) -> Result<()> {
+        let turn = self.turn_name(id);
+        let play = &self.plays[&id];
+        let counts = &mut self.counts[self.config.scenario.session_workload[play.session] as usize];
+        let block = u64::from(self.hasher.block_tokens());
+        counts.prompt_tokens += self.config.scenario.turn_prompt_tokens[play.turn] as u64;
+        counts.cached_tokens += cached_tokens;
+        counts.reprefill_tokens += (play.reusable_tokens / block * block).saturating_sub(cached_tokens);
+        self.router.progress(self.now, &turn, 1)?;
+        Ok(())
+    }
+
+    fn complete(&mut self, id: u64, cached_tokens: u64) -> Result<()> {
+        let turn = self.turn_name(id);
+        let scenario = self.config.scenario.clone();
+        if scenario.turn_output_tokens[self.plays[&id].turn] == 1 {
+            // The only token is the first one: nobody has told of it yet.
+            self.router.progress(self.now, &turn, 1)?;
+        }
+        self.by_turn.remove(&turn);
+        let play = self.plays.get_mut(&id).expect("a running turn is played");
+        let (prompt, output) = (scenario.turn_prompt_tokens[play.turn], scenario.turn_output_tokens[play.turn]);
+        let completion = Completion { output: Some(play.path.output(prompt as usize)), output_tokens: None, cached_tokens: Some(cached_tokens) };
+        self.router.complete(self.now, &turn, &completion)?;
+        let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
+        counts.turns += 1;
+        counts.output_tokens += output as u64;
+        play.computed_tokens = (prompt + output - 1) as u64;
+        let (session, lap, done) = (play.session, play.lap, play.turn - scenario.turns(play.session).start);
+        play.turn += 1;
+        let more = play.turn < scenario.turns(session).end;
+        if more {
+            let at = self.now + nanos(scenario.turn_gap_s[play.turn]);
+            self.schedule(at, Happening::Submit(id));
+        }
+        for child in self.children.get(&session).cloned().unwrap_or_default() {
+            if scenario.session_after_turn[child] == done as i64 {
+                self.start(child, lap, false);
+            }
+        }
+        if !more {
+            let play = self.plays.remove(&id).expect("it is played");
+            counts_of(&mut self.counts, &scenario, session).finished_sessions += 1;
+            counts_of(&mut self.counts, &scenario, session).last_finish_s = seconds(self.now);
+            self.router.end_session(self.now, &play.name, true)?;
+            self.ended(&play);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self) {
+        if self.now < self.next_sample {
+            return;
+        }
+        let sum = |read: fn(&Counts) -> u64| self.counts.iter().map(read).sum::<u64>() as f64;
+        let stats = self.router.stats();
+        self.series.push(Sample {
+            time_s: seconds(self.now),
+            finished_sessions: sum(|counts| counts.finished_sessions),
+            output_tokens: self.engines.iter().map(|engine| engine.output_tokens).sum::<u64>() as f64,
+            prompt_tokens: sum(|counts| counts.prompt_tokens),
+            cached_tokens: sum(|counts| counts.cached_tokens),
+            charge_tokens: self.router.charge_tokens() as f64,
+            used_tokens: self.engines.iter().map(Engine::used_tokens).sum::<u64>() as f64,
+            held_turns: stats.held_turns as f64,
+            running_turns: (stats.open_turns - stats.held_turns) as f64,
+            preemptions: self.preemptions() as f64,
+        });
+        self.next_sample = self.now + nanos(self.config.sample_period_s);
+    }
+
+    /// State for a policy.
+    pub fn view(&mut self) -> FleetView {
+        let view = self.router.view(self.now);
+        self.drain();
+        view
+    }
+
+    /// Limits from a policy.
+    ///
+    /// # Errors
+    /// Those of [`Router::set_limits`].
+    pub fn set_limits(&mut self, limits: &Limits, step: i64) -> Result<()> {
+        self.router.set_limits(self.now, limits, step)?;
+        self.drain();
+        Ok(())
+    }
+
+    /// Simulated time, s.
+    #[must_use]
+    pub fn now_s(&self) -> f64 {
+        seconds(self.now)
+    }
+
+    /// How far the run is: time, or finished sessions where their number is given.
+    #[must_use]
+    pub fn finished_fraction(&self) -> f64 {
+        let roots = self.config.scenario.session_parent.iter().filter(|&&parent| parent < 0).count() as u64;
+        let total = if self.config.repeat { self.config.sessions } else { Some(self.config.sessions.map_or(roots, |most| most.min(roots))) };
+        let by_time = if self.config.duration_s.is_finite() { self.now_s() / self.config.duration_s } else { 0.0 };
+        let by_sessions = total.map_or(0.0, |total| (self.started - self.outstanding as u64) as f64 / total.max(1) as f64);
+        if self.finished { 1.0 } else { by_time.max(by_sessions).min(1.0) }
+    }
+
+    /// The router that decides.
+    #[must_use]
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Counters by workload.
+    #[must_use]
+    pub fn counts(&self) -> &[Counts] {
+        &self.counts
+    }
+
+    /// Seconds held (p50, p99, max) of the turns of a workload that had to wait, those still held included.
+    #[must_use]
+    pub fn hold_quantiles(&self, workload: Option<usize>) -> [f64; 3] {
+        let chosen = |at: usize| workload.is_none_or(|workload| workload == at);
+        let mut holds: Vec<f32> =
+            self.counts.iter().enumerate().filter(|&(at, _)| chosen(at)).flat_map(|(_, counts)| counts.holds_s.iter().copied()).collect();
+        let held = self.plays.values().filter(|play| play.held && chosen(self.config.scenario.session_workload[play.session] as usize));
+        holds.extend(held.map(|play| seconds(self.now - play.submitted_at) as f32));
+        quantiles(&mut holds)
+    }
+
+    /// Turns held and running now, by workload.
+    #[must_use]
+    pub fn open_turns(&self, workload: usize) -> (u64, u64) {
+        let mine =
+            self.by_turn.values().map(|id| &self.plays[id]).filter(|play| self.config.scenario.session_workload[play.session] as usize == workload);
+        mine.fold((0, 0), |(held, running), play| if play.held { (held + 1, running) } else { (held, running + 1) })
+    }
+
+    /// Preemptions on all engines.
+    #[must_use]
+    pub fn preemptions(&self) -> u64 {
+        self.engines.iter().map(|engine| engine.preemptions).sum()
+    }
+
+    /// Tokens computed again after preemptions, on all engines.
+    #[must_use]
+    pub fn recomputed_tokens(&self) -> u64 {
+        self.engines.iter().map(|engine| engine.recomputed_tokens).sum()
+    }
+
+    /// The time series.
+    #[must_use]
+    pub fn series(&self) -> &[Sample] {
+        &self.series
+    }
+
+    /// Whether the run ended because nothing could happen any more.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
+    /// Whether every submitted turn is accounted for, in the simulation and in the router.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] with the numbers.
+    pub fn audit(&self) -> Result<()> {
+        self.router.audit()?;
+        for (workload, counts) in self.counts.iter().enumerate() {
+            let (held, running) = self.open_turns(workload);
+            let found = [counts.turns + counts.aborted_turns + held + running, counts.placed_turns + held + counts.aborted_turns];
+            if found[0] != counts.submitted_turns || found[1] < counts.submitted_turns {
+                let problem = format!("workload {workload}: {} turns submitted, {} accounted for", counts.submitted_turns, found[0]);
+                return Err(Error::Internal { problem });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn counts_of<'a>(counts: &'a mut [Counts], scenario: &Scenario, session: usize) -> &'a mut Counts {
+    &mut counts[scenario.session_workload[session] as usize]
+}
