@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict};
 use turnout_core::error::Error;
 use turnout_core::router::types::RouterConfig;
 use turnout_sim::engine::model::{ENGINES, EngineModel};
@@ -37,7 +37,7 @@ impl Simulation {
         replicas: &Bound<'_, PyAny>,
         workloads: &Bound<'_, PyAny>,
         scenario: &Bound<'_, PyDict>,
-        engine: &str,
+        engine: &Bound<'_, PyDict>,
         concurrency: usize,
         sessions: Option<u64>,
         repeat: bool,
@@ -48,9 +48,7 @@ impl Simulation {
         sample_period_s: f64,
     ) -> PyResult<Self> {
         let fleet = arguments::fleet(replicas, workloads)?;
-        let Some(engine) = EngineModel::named(engine) else {
-            return Err(invalid("engine", format!("{engine:?}"), "a name from turnout._core.engines()"));
-        };
+        let engine = read_engine(engine)?;
         let router = RouterConfig { block_tokens, seed, control_period_s, turn_ttl_s: f64::INFINITY, session_ttl_s: f64::INFINITY, ..fleet };
         let names = router.workloads.iter().map(|workload| workload.name.to_string()).collect();
         let scenario = Arc::new(read_scenario(scenario)?);
@@ -96,27 +94,25 @@ impl Simulation {
         let counts = core.counts().to_vec();
         let holds: Vec<[f64; 3]> = (0..counts.len()).map(|at| core.hold_quantiles(Some(at))).collect();
         let open: Vec<(u64, u64)> = (0..counts.len()).map(|at| core.open_turns(at)).collect();
-        let (all_holds, stats, now_s, stuck) = (core.hold_quantiles(None), core.router().stats(), core.now_s(), core.is_stuck());
-        let (preemptions, recomputed_tokens) = (core.preemptions(), core.recomputed_tokens());
+        let interventions = core.router().interventions();
+        let (all_holds, now_s, stuck, recomputed_tokens) = (core.hold_quantiles(None), core.now_s(), core.is_stuck(), core.recomputed_tokens());
         drop(core);
         let all = PyDict::new(py);
         let total = counts.iter().fold(Counts::default(), add);
         fill(&all, &total, all_holds, open.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))?;
-        for (name, value) in [
-            ("preemptions", preemptions),
-            ("recomputed_tokens", recomputed_tokens),
-            ("pauses", stats.pauses),
-            ("moves", stats.moves),
-            ("forced", stats.forced),
-        ] {
-            all.set_item(name, value)?;
+        for (at, name) in ["pauses", "moves", "forced"].into_iter().enumerate() {
+            all.set_item(name, interventions.iter().map(|counts| counts[at]).sum::<i64>())?;
         }
+        all.set_item("recomputed_tokens", recomputed_tokens)?;
         all.set_item("now_s", now_s)?;
         all.set_item("stuck", stuck)?;
         let by_workload = PyDict::new(py);
         for (at, name) in self.workloads.iter().enumerate() {
             let one = PyDict::new(py);
             fill(&one, &counts[at], holds[at], open[at])?;
+            for (kind, name) in ["pauses", "moves", "forced"].into_iter().enumerate() {
+                one.set_item(name, interventions[at][kind])?;
+            }
             by_workload.set_item(name, one)?;
         }
         all.set_item("workloads", by_workload)?;
@@ -135,18 +131,44 @@ impl Simulation {
     }
 }
 
-/// Names of the built-in engines, each with the KV tokens and the prefill rate of its model.
+/// The built-in engines by name, each as the mapping that `Simulation` takes.
 #[pyfunction]
 pub(crate) fn engines(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
     for (name, model) in ENGINES {
         let engine = PyDict::new(py);
+        engine.set_item("prefill_base_s", model.prefill_base_s)?;
+        engine.set_item("prefill_s_per_token", model.prefill_s_per_token)?;
+        engine.set_item("prefill_s_per_token_pair", model.prefill_s_per_token_pair)?;
+        engine.set_item("decode_base_s", model.decode_base_s)?;
+        engine.set_item("decode_s_per_sequence", model.decode_s_per_sequence)?;
+        engine.set_item("decode_s_per_kv_token", model.decode_s_per_kv_token)?;
+        engine.set_item("max_batched_tokens", model.max_batched_tokens)?;
+        engine.set_item("max_sequences", model.max_sequences)?;
         engine.set_item("kv_tokens", model.kv_tokens)?;
-        engine.set_item("prefill_tokens_per_s", model.prefill_tokens_per_s())?;
-        engine.set_item("decode_s_per_kv_token", model.decode_ms_per_context_token / 1e3)?;
         all.set_item(name, engine)?;
     }
     Ok(all)
+}
+
+fn read_engine(fields: &Bound<'_, PyDict>) -> PyResult<EngineModel> {
+    let number = |name: &'static str| -> PyResult<f64> {
+        let value = fields.get_item(name)?.ok_or_else(|| invalid("engine", format!("no {name:?}"), "every field of turnout.simulate.Engine"))?;
+        value.extract()
+    };
+    let engine = EngineModel {
+        prefill_base_s: number("prefill_base_s")?,
+        prefill_s_per_token: number("prefill_s_per_token")?,
+        prefill_s_per_token_pair: number("prefill_s_per_token_pair")?,
+        decode_base_s: number("decode_base_s")?,
+        decode_s_per_sequence: number("decode_s_per_sequence")?,
+        decode_s_per_kv_token: number("decode_s_per_kv_token")?,
+        max_batched_tokens: number("max_batched_tokens")? as u64,
+        max_sequences: number("max_sequences")? as u64,
+        kv_tokens: number("kv_tokens")? as u64,
+    };
+    engine.check().map_err(to_py)?;
+    Ok(engine)
 }
 
 fn fill(dict: &Bound<'_, PyDict>, counts: &Counts, holds: [f64; 3], (held, running): (u64, u64)) -> PyResult<()> {
@@ -164,12 +186,17 @@ fn fill(dict: &Bound<'_, PyDict>, counts: &Counts, holds: [f64; 3], (held, runni
         ("cached_tokens", counts.cached_tokens),
         ("output_tokens", counts.output_tokens),
         ("reprefill_tokens", counts.reprefill_tokens),
+        ("preemptions", counts.preemptions),
     ];
     for (name, value) in numbers {
         dict.set_item(name, value)?;
     }
     dict.set_item("last_finish_s", counts.last_finish_s)?;
-    dict.set_item("hold_s", PyList::new(dict.py(), holds)?)
+    let quantiles = PyDict::new(dict.py());
+    for (name, value) in ["p50", "p99", "max"].into_iter().zip(holds) {
+        quantiles.set_item(name, value)?;
+    }
+    dict.set_item("hold_s", quantiles)
 }
 
 fn add(mut sum: Counts, one: &Counts) -> Counts {
@@ -184,6 +211,7 @@ fn add(mut sum: Counts, one: &Counts) -> Counts {
     sum.cached_tokens += one.cached_tokens;
     sum.output_tokens += one.output_tokens;
     sum.reprefill_tokens += one.reprefill_tokens;
+    sum.preemptions += one.preemptions;
     sum.last_finish_s = sum.last_finish_s.max(one.last_finish_s);
     sum
 }

@@ -121,6 +121,7 @@ impl Simulation {
         if config.repeat && config.duration_s.is_infinite() && config.sessions.is_none() {
             return bad("duration_s", "infinity".into(), "a finite time, or a number of sessions, when sessions repeat");
         }
+        config.engine.check()?;
         let router = Router::new(config.router.clone())?;
         config.scenario.check(router.workloads().len())?;
         let block = u64::from(config.router.block_tokens);
@@ -290,6 +291,7 @@ impl Simulation {
         let play = self.plays.get_mut(&id).expect("a placed turn is played");
         let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
         counts.placed_turns += 1;
+        counts.at_once += u64::from(!play.held);
         if std::mem::take(&mut play.held) {
             counts.holds_s.push(seconds(self.now - play.submitted_at) as f32);
         }
@@ -343,6 +345,10 @@ impl Simulation {
                 Event::Progress { id, output_tokens } => {
                     let turn = self.turn_name(id);
                     self.router.progress(self.now, &turn, output_tokens)?;
+                }
+                Event::Preempted { id } => {
+                    let session = self.plays[&id].session;
+                    counts_of(&mut self.counts, &self.config.scenario, session).preemptions += 1;
                 }
                 Event::Finished { id, cached_tokens } => self.complete(id, cached_tokens)?,
             }
@@ -474,7 +480,7 @@ impl Simulation {
         &self.counts
     }
 
-    /// Seconds held (p50, p99, max) of the turns of a workload that had to wait, those still held included.
+    /// Seconds held (p50, p99, max) of the turns of a workload: 0 for those placed at once, those still held included.
     #[must_use]
     pub fn hold_quantiles(&self, workload: Option<usize>) -> [f64; 3] {
         let chosen = |at: usize| workload.is_none_or(|workload| workload == at);
@@ -482,7 +488,8 @@ impl Simulation {
             self.counts.iter().enumerate().filter(|&(at, _)| chosen(at)).flat_map(|(_, counts)| counts.holds_s.iter().copied()).collect();
         let held = self.plays.values().filter(|play| play.held && chosen(self.config.scenario.session_workload[play.session] as usize));
         holds.extend(held.map(|play| seconds(self.now - play.submitted_at) as f32));
-        quantiles(&mut holds)
+        let at_once = self.counts.iter().enumerate().filter(|&(at, _)| chosen(at)).map(|(_, counts)| counts.at_once).sum();
+        quantiles(at_once, &mut holds)
     }
 
     /// Turns held and running now, by workload.

@@ -17,6 +17,10 @@ pub struct Counts {
     pub aborted_turns: u64,
     /// Turns that had to wait before they were placed.
     pub waited_turns: u64,
+    /// Turns placed without a wait.
+    pub at_once: u64,
+    /// Turns preempted by their engine.
+    pub preemptions: u64,
     /// Prompt tokens of the turns that started.
     pub prompt_tokens: u64,
     /// Prompt tokens that the engines served from cache.
@@ -31,13 +35,14 @@ pub struct Counts {
     pub last_finish_s: f64,
 }
 
-/// Nearest-rank quantiles p50, p99 and the maximum; zeros when there is nothing.
+/// Nearest-rank quantiles p50, p99 and the maximum of `zeros` zeros and the values; zeros when there is nothing.
 #[must_use]
-pub fn quantiles(values: &mut [f32]) -> [f64; 3] {
+pub fn quantiles(zeros: u64, values: &mut [f32]) -> [f64; 3] {
     values.sort_by(f32::total_cmp);
     let at = |share: f64| {
-        let rank = (share * values.len() as f64).ceil() as usize;
-        values.get(rank.max(1) - 1).map_or(0.0, |&value| f64::from(value))
+        let rank = (share * (zeros as f64 + values.len() as f64)).ceil() as u64;
+        let rank = rank.max(1) - 1;
+        rank.checked_sub(zeros).and_then(|rank| values.get(rank as usize)).map_or(0.0, |&value| f64::from(value))
     };
     [at(0.5), at(0.99), at(1.0)]
 }

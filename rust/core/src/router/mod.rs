@@ -307,6 +307,12 @@ impl Router {
         self.live().map(|slot| self.ledger.charge(slot) * self.block_tokens).sum()
     }
 
+    /// Pauses, moves and forced placements since the start, by workload in row order.
+    #[must_use]
+    pub fn interventions(&self) -> Vec<[i64; 3]> {
+        self.workloads.iter().map(|workload| [workload.pauses, workload.moves, workload.forced]).collect()
+    }
+
     /// Counters since the start, and sizes now.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cache::BlockCache;
 use model::EngineModel;
-use turnout_core::units::Nanos;
+use turnout_core::units::{Nanos, nanos};
 
 /// Output tokens between two progress reports of a turn.
 pub const REPORT_TOKENS: u64 = 512;
@@ -70,6 +70,11 @@ pub enum Event {
         id: u64,
         /// Their number.
         output_tokens: u64,
+    },
+    /// It lost its memory and waits to be computed again.
+    Preempted {
+        /// The request.
+        id: u64,
     },
     /// All output is there.
     Finished {
@@ -160,10 +165,11 @@ impl Engine {
             Some(plan) if plan.chunks.is_empty() => {
                 let steps = decode_steps_until(&self.model, plan.sequences, plan.context_tokens, now.saturating_sub(plan.start)).clamp(1, plan.steps);
                 plan.steps = steps;
-                plan.end = plan.start + nanos_of(self.model.decode_ms(plan.sequences, plan.context_tokens, steps));
+                plan.end = plan.start + nanos(self.model.decode_s(plan.sequences, plan.context_tokens, steps));
             }
             Some(_) => {}
-            None => self.make_plan(now),
+            // Nothing runs, so nobody can be preempted.
+            None => self.make_plan(now, &mut Vec::new()),
         }
     }
 
@@ -213,12 +219,12 @@ impl Engine {
             }
             !finished
         });
-        self.make_plan(now);
+        self.make_plan(now, events);
     }
 
     /// Decides what the next step computes.
-    fn make_plan(&mut self, now: Nanos) {
-        self.make_room();
+    fn make_plan(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        self.make_room(events);
         self.extend_tables(1);
         let decoding: Vec<bool> = self.running.iter().map(Running::decodes).collect();
         let sequences = decoding.iter().filter(|&&decodes| decodes).count() as u64;
@@ -242,13 +248,13 @@ impl Engine {
         if sequences == 0 && chunks.is_empty() {
             return;
         }
-        let ms = if chunks.is_empty() {
-            self.model.decode_ms(sequences, context_tokens, steps)
+        let took_s = if chunks.is_empty() {
+            self.model.decode_s(sequences, context_tokens, steps)
         } else {
             let work: Vec<(u64, u64)> = chunks.iter().map(|&(at, tokens)| (tokens, self.running[at].computed)).collect();
-            self.model.step_ms(&work, sequences, context_tokens)
+            self.model.step_s(&work, sequences, context_tokens)
         };
-        self.plan = Some(Plan { start: now, steps, chunks, sequences, context_tokens, end: now + nanos_of(ms) });
+        self.plan = Some(Plan { start: now, steps, chunks, sequences, context_tokens, end: now + nanos(took_s) });
     }
 
     /// Starts the first waiting request when its whole context fits beside what runs.
@@ -275,7 +281,7 @@ impl Engine {
     }
 
     /// Preempts the youngest requests until every decoding one has room for its next token.
-    fn make_room(&mut self) {
+    fn make_room(&mut self, events: &mut Vec<Event>) {
         while self.blocks_for(1) > u64::from(self.cache.free_blocks()) {
             let mut victim = self.running.pop().expect("whoever needs room is running");
             self.cache.release(&victim.table);
@@ -283,6 +289,7 @@ impl Engine {
             victim.registered = 0;
             victim.computed = 0;
             self.preemptions += 1;
+            events.push(Event::Preempted { id: victim.request.id });
             self.waiting.push_front(victim);
         }
     }
@@ -336,18 +343,14 @@ fn register(running: &mut Running, cache: &mut BlockCache, block_tokens: u64) {
     running.registered = running.registered.max(full);
 }
 
-fn nanos_of(ms: f64) -> Nanos {
-    (ms * 1e6).round() as Nanos
-}
-
 /// Least number of decode steps that last at least `elapsed`: the step in flight is the last of them.
 fn decode_steps_until(model: &EngineModel, sequences: u64, context_tokens: u64, elapsed: Nanos) -> u64 {
-    let first = nanos_of(model.decode_ms(sequences, context_tokens, 1)).max(1);
+    let first = nanos(model.decode_s(sequences, context_tokens, 1)).max(1);
     // Steps only get longer, so this many are enough.
     let (mut less, mut enough) = (0, elapsed / first + 1);
     while less + 1 < enough {
         let middle = less.midpoint(enough);
-        if nanos_of(model.decode_ms(sequences, context_tokens, middle)) >= elapsed { enough = middle } else { less = middle }
+        if nanos(model.decode_s(sequences, context_tokens, middle)) >= elapsed { enough = middle } else { less = middle }
     }
     enough
 }

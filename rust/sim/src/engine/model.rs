@@ -2,23 +2,25 @@
 //!
 //! Fitted to 100 points of a public performance estimator (vLLM kernels, bf16, single forward), within 9 % of each:
 //! `prefill(n, c) = constant + per_token n + per_token_context n (n/2 + c)`,
-//! `decode(B, K) = constant + per_sequence B + per_context_token K`, with n new tokens after c cached ones, B sequences and K the sum of their contexts; milliseconds.
+//! `decode(B, K) = constant + per_sequence B + per_context_token K`, with n new tokens after c cached ones, B sequences and K the sum of their contexts; seconds.
+
+use turnout_core::error::{Error, Result};
 
 /// Times of one engine, and its scheduler's bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineModel {
-    /// Constant part of a prefill step, ms.
-    pub prefill_ms: f64,
-    /// Per new token, ms.
-    pub prefill_ms_per_token: f64,
-    /// Per new token and token before it, ms.
-    pub prefill_ms_per_token_context: f64,
-    /// Constant part of a decode step, ms.
-    pub decode_ms: f64,
-    /// Per decoding sequence, ms.
-    pub decode_ms_per_sequence: f64,
-    /// Per KV token read, ms.
-    pub decode_ms_per_context_token: f64,
+    /// Constant part of a prefill step, s.
+    pub prefill_base_s: f64,
+    /// Per new token, s.
+    pub prefill_s_per_token: f64,
+    /// Per new token and token before it, s.
+    pub prefill_s_per_token_pair: f64,
+    /// Constant part of a decode step, s.
+    pub decode_base_s: f64,
+    /// Per decoding sequence, s.
+    pub decode_s_per_sequence: f64,
+    /// Per KV token read, s.
+    pub decode_s_per_kv_token: f64,
     /// Tokens that one step may process.
     pub max_batched_tokens: u64,
     /// Sequences that may run at once.
@@ -36,14 +38,14 @@ pub const ENGINES: [(&str, EngineModel); 5] = [
     ("qwen3-32b-tp2-h200", model([5.90, 0.048_92, 1.58e-6], [10.66, 0.025_9, 2.93e-5], 755_000)),
 ];
 
-const fn model(prefill: [f64; 3], decode: [f64; 3], kv_tokens: u64) -> EngineModel {
+const fn model(prefill_ms: [f64; 3], decode_ms: [f64; 3], kv_tokens: u64) -> EngineModel {
     EngineModel {
-        prefill_ms: prefill[0],
-        prefill_ms_per_token: prefill[1],
-        prefill_ms_per_token_context: prefill[2],
-        decode_ms: decode[0],
-        decode_ms_per_sequence: decode[1],
-        decode_ms_per_context_token: decode[2],
+        prefill_base_s: prefill_ms[0] / 1e3,
+        prefill_s_per_token: prefill_ms[1] / 1e3,
+        prefill_s_per_token_pair: prefill_ms[2] / 1e3,
+        decode_base_s: decode_ms[0] / 1e3,
+        decode_s_per_sequence: decode_ms[1] / 1e3,
+        decode_s_per_kv_token: decode_ms[2] / 1e3,
         max_batched_tokens: 8_192,
         max_sequences: 256,
         kv_tokens,
@@ -57,36 +59,63 @@ impl EngineModel {
         ENGINES.iter().find(|engine| engine.0 == name).map(|engine| engine.1)
     }
 
-    /// Milliseconds of a step that computes the chunks (new tokens, tokens before them) and one token for each of
+    /// Seconds of a step that computes the chunks (new tokens, tokens before them) and one token for each of
     /// `sequences` with `context_tokens` in all. The constant is paid once.
     #[must_use]
-    pub fn step_ms(&self, chunks: &[(u64, u64)], sequences: u64, context_tokens: u64) -> f64 {
-        let decode = self.decode_ms_per_sequence * sequences as f64 + self.decode_ms_per_context_token * context_tokens as f64;
+    pub fn step_s(&self, chunks: &[(u64, u64)], sequences: u64, context_tokens: u64) -> f64 {
+        let decode = self.decode_s_per_sequence * sequences as f64 + self.decode_s_per_kv_token * context_tokens as f64;
         if chunks.is_empty() {
-            return self.decode_ms + decode;
+            return self.decode_base_s + decode;
         }
         let prefill: f64 = chunks
             .iter()
             .map(|&(new, before)| {
                 let new = new as f64;
-                self.prefill_ms_per_token * new + self.prefill_ms_per_token_context * new * (new / 2.0 + before as f64)
+                self.prefill_s_per_token * new + self.prefill_s_per_token_pair * new * (new / 2.0 + before as f64)
             })
             .sum();
-        self.prefill_ms + prefill + decode
+        self.prefill_base_s + prefill + decode
     }
 
-    /// Milliseconds of `steps` decode steps in a row, each sequence growing by one token a step.
+    /// Seconds of `steps` decode steps in a row, each sequence growing by one token a step.
     #[must_use]
-    pub fn decode_ms(&self, sequences: u64, context_tokens: u64, steps: u64) -> f64 {
+    pub fn decode_s(&self, sequences: u64, context_tokens: u64, steps: u64) -> f64 {
         let (steps, sequences_f) = (steps as f64, sequences as f64);
-        steps * self.step_ms(&[], sequences, context_tokens) + self.decode_ms_per_context_token * sequences_f * steps * (steps - 1.0) / 2.0
+        steps * self.step_s(&[], sequences, context_tokens) + self.decode_s_per_kv_token * sequences_f * steps * (steps - 1.0) / 2.0
+    }
+
+    /// Checks that every time is a finite number of at least 0, a step takes time, and the bounds let something run.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the field.
+    pub fn check(&self) -> Result<()> {
+        let times = [
+            ("engine.prefill_base_s", self.prefill_base_s),
+            ("engine.prefill_s_per_token", self.prefill_s_per_token),
+            ("engine.prefill_s_per_token_pair", self.prefill_s_per_token_pair),
+            ("engine.decode_base_s", self.decode_base_s),
+            ("engine.decode_s_per_sequence", self.decode_s_per_sequence),
+            ("engine.decode_s_per_kv_token", self.decode_s_per_kv_token),
+        ];
+        if let Some((argument, value)) = times.into_iter().find(|(_, value)| !(*value >= 0.0 && *value < 1e3)) {
+            return Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "seconds from 0 to below 1000" });
+        }
+        if self.prefill_base_s < 1e-6 || self.decode_base_s < 1e-6 {
+            let value = format!("{} and {}", self.prefill_base_s, self.decode_base_s);
+            return Err(Error::InvalidArgument { argument: "engine.decode_base_s", value, accepted: "steps of at least a microsecond" });
+        }
+        if self.max_batched_tokens == 0 || self.max_sequences == 0 || self.max_batched_tokens < self.max_sequences {
+            let value = format!("{} with {} sequences", self.max_batched_tokens, self.max_sequences);
+            return Err(Error::InvalidArgument { argument: "engine.max_batched_tokens", value, accepted: "at least one token per sequence" });
+        }
+        Ok(())
     }
 
     /// Prefill rate of one whole chunk without context, tokens per second: for a placement cost.
     #[must_use]
     pub fn prefill_tokens_per_s(&self) -> f64 {
         let tokens = self.max_batched_tokens;
-        tokens as f64 * 1e3 / self.step_ms(&[(tokens, 0)], 0, 0)
+        tokens as f64 / self.step_s(&[(tokens, 0)], 0, 0)
     }
 }
 
@@ -99,7 +128,7 @@ mod tests {
     fn within_a_tenth_of_the_estimator() {
         let engine = EngineModel::named("qwen3-8b-h200").unwrap();
         for (tokens, measured_ms) in [(256, 8.607), (1_024, 22.143), (4_096, 91.186)] {
-            let ms = engine.step_ms(&[(tokens, 0)], 0, 0);
+            let ms = 1e3 * engine.step_s(&[(tokens, 0)], 0, 0);
             assert!((ms / measured_ms - 1.0).abs() <= 0.1, "{tokens} tokens: {ms} ms, estimator {measured_ms} ms");
         }
     }
@@ -107,7 +136,7 @@ mod tests {
     #[test]
     fn many_steps_are_the_sum_of_single_ones() {
         let engine = EngineModel::named("qwen3-32b-tp2-h100").unwrap();
-        let sum: f64 = (0..100).map(|step| engine.step_ms(&[], 7, 10_000 + 7 * step)).sum();
-        assert!((engine.decode_ms(7, 10_000, 100) / sum - 1.0).abs() < 1e-12);
+        let sum: f64 = (0..100).map(|step| engine.step_s(&[], 7, 10_000 + 7 * step)).sum();
+        assert!((engine.decode_s(7, 10_000, 100) / sum - 1.0).abs() < 1e-12);
     }
 }
