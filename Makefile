@@ -1,0 +1,67 @@
+# The only entry point. Every target sets up `.venv` by itself; a second run is quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WHEELS := target/wheels
+SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md $(shell find rust python -type f -not -path '*/target/*' -not -name '*.pyc' 2>/dev/null)
+
+.PHONY: help venv build test test-rust test-python lint format demo bench clean
+
+help:
+	@echo "make demo    build, simulate a mixed load under four policies, print the table, write demo-report/"
+	@echo "make test    all Rust and Python tests"
+	@echo "make lint    formatters, linters, types, stubs"
+	@echo "make bench   benchmarks, each beside its bound"
+	@echo "make build   wheel into target/wheels, installed into .venv"
+	@echo "make clean   remove .venv and build outputs"
+
+venv: $(VENV)/.tools
+
+# Tools and dependencies, without the package itself.
+$(VENV)/.tools: pyproject.toml
+	@command -v cargo >/dev/null || { echo "Rust >= 1.88 is needed and cargo was not found: https://rustup.rs"; exit 1; }
+	@rustc --version | awk '{ split($$2, v, "."); if (v[1] < 1 || (v[1] == 1 && v[2] < 88)) { print "Rust >= 1.88 is needed, this is " $$2 ": rustup update stable"; exit 1 } }'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); e = p["project"]["optional-dependencies"]; print("\n".join([*p["build-system"]["requires"], *p["project"]["dependencies"], *e["simulate"], *e["testing"], *[r for r in e["dev"] if not r.startswith("turnout")]]))' > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -r $(VENV)/requirements.txt
+	touch $@
+
+build: $(VENV)/.built
+
+# A wheel, installed: tests and commands see what a user gets, and no library is left in the source tree.
+$(VENV)/.built: $(VENV)/.tools $(SOURCES)
+	rm -rf $(WHEELS)
+	$(BIN)/maturin build --release --quiet --interpreter $(BIN)/python --out $(WHEELS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/turnout-*.whl
+	touch $@
+
+test: test-rust test-python
+
+test-rust:
+	cargo test --quiet --locked
+
+test-python: build
+	$(BIN)/python -m pytest
+
+lint: build
+	cargo fmt --all --check
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --python-executable $(BIN)/python
+	$(BIN)/python -m mypy.stubtest turnout._core
+
+format:
+	cargo fmt --all
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: build
+	$(BIN)/turnout simulate --report demo-report
+
+bench: build
+	$(BIN)/python benches/python/bench_router.py
+
+clean:
+	rm -rf $(VENV) target demo-report

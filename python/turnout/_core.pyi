@@ -1,0 +1,575 @@
+# Length: one class per Rust class; the docstrings are the reference of the API.
+"""The Rust core. Use `turnout.Router`, which adds a policy to the class here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final
+
+from turnout.config import Replica, Workload
+
+Tokens: TypeAlias = Any
+"""1-D C-contiguous buffer of 4- or 8-byte integers (NumPy, array.array, memoryview), list or tuple of int, CPU tensor."""
+
+class RawView(TypedDict):
+    """A fleet view as bytes, see `turnout.policies.FleetView.from_raw`."""
+
+    step: int
+    now_s: float
+    elapsed_s: float
+    replicas: tuple[str, ...]
+    workloads: tuple[str, ...]
+    columns: dict[str, tuple[str, str, bytes]]
+
+__all__: Final[list[str]]
+
+def build_info() -> dict[str, str]:
+    """What a bug report should say: version, profile (release or debug), target and fingerprint kernel."""
+
+def engines() -> dict[str, dict[str, float]]:
+    """The built-in model engines by name, each as the mapping that `Simulation` takes; times in seconds."""
+
+@final
+class Prompt:
+    """A prompt that is hashed once and used often: for `submit`, `peek` and any router with the same key.
+
+    Args:
+        tokens: The token ids.
+        hash_key: The router's 16-byte key.
+        block_tokens: The router's block size, tokens.
+
+    Raises:
+        InvalidTokens: Something is not a token; the message gives index and value.
+        InvalidArgument: Key or block size are out of range.
+    """
+
+    def __new__(cls, tokens: Tokens, *, hash_key: bytes, block_tokens: int = 16) -> Self: ...
+    def __len__(self) -> int: ...
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+
+@final
+class Receipt:
+    """The numbers behind a decision, in tokens and seconds."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt length, tokens."""
+
+    @property
+    def matched_tokens(self) -> int:
+        """Longest prefix that any replica is judged to hold, tokens."""
+
+    @property
+    def need_tokens(self) -> int:
+        """What the turn adds to the commit of the replica, tokens."""
+
+    @property
+    def charge_tokens(self) -> int:
+        """Charge of the replica at the decision, tokens."""
+
+    @property
+    def commit_tokens(self) -> int:
+        """Commit of the replica at the decision, tokens."""
+
+    @property
+    def limit(self) -> float:
+        """Value of the limit that bound (held), or of the ceiling (placed); inf when there is none."""
+
+    @property
+    def reclaimable_tokens(self) -> int:
+        """Tokens of idle sessions whose lease is over (held)."""
+
+    @property
+    def cost_s(self) -> float:
+        """Placement cost of the chosen replica, s; NaN when nothing was compared."""
+
+    @property
+    def runner_up_cost_s(self) -> float:
+        """Placement cost of the best other replica, s; NaN when there is none."""
+
+    @property
+    def limits_step(self) -> int:
+        """Step of the limits in force; -1 before the first."""
+
+@final
+class Decision:
+    """What was decided about a turn."""
+
+    @property
+    def turn(self) -> str:
+        """The turn's id, the caller's or a generated one."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that this is about."""
+
+    @property
+    def status(self) -> Literal["placed", "held", "rejected", "expired", "lost"]:
+        """Where the turn stands. `expired` and `lost` come out of `drain` only."""
+
+    @property
+    def placed(self) -> bool:
+        """Send it to `replica` now."""
+
+    @property
+    def held(self) -> bool:
+        """It waits; a later `drain` tells when it is placed, expired or lost."""
+
+    @property
+    def rejected(self) -> bool:
+        """It can never be served like this; nothing of it is kept."""
+
+    @property
+    def replica(self) -> str | None:
+        """The replica (placed, lost), or the one that came closest to taking it (held)."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens judged to be in the replica's cache."""
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """Other replicas that would have taken it, cheapest first, at most three."""
+
+    @property
+    def reason(self) -> str:
+        """Why, from a closed list.
+
+        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`. Held: `no_replica`, `overcommitted`,
+        `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `ceiling`, `behind`. Rejected: `too_large`, `line_full`,
+        `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `no_replica`.
+        """
+
+    @property
+    def receipt(self) -> Receipt:
+        """The numbers."""
+
+    @property
+    def seq(self) -> int:
+        """Number of the event that caused it."""
+
+@final
+class Outcome:
+    """What became of an event."""
+
+    @property
+    def seq(self) -> int:
+        """Number of the event: the order under the lock."""
+
+    @property
+    def status(self) -> Literal["done", "duplicate", "late", "unknown"]:
+        """Applied; said what was known; came after the end; names nobody that is known."""
+
+class Router:
+    """The decision core behind one lock. Times are seconds on one monotonic clock, by default `time.monotonic()`.
+
+    Args:
+        replicas: Objects with the attributes of `turnout.Replica`.
+        workloads: Objects with the attributes of `turnout.Workload`; none = one called `default`.
+        hash_key: 16 secret bytes that key the fingerprints.
+        block_tokens: Tokens per index block, 1..4096.
+        seed: Seed of the generator that breaks ties of placement.
+        max_held: Turns that may wait; one more is rejected.
+        control_period_s: Time between control steps, s; inf = never due by time.
+        turn_ttl_s: Silence after which a running turn is given up, s.
+        session_ttl_s: Idleness after which a session ends, s.
+
+    Raises:
+        InvalidArgument: A value is out of range, or a name stands twice.
+    """
+
+    def __new__(
+        cls,
+        replicas: Iterable[Replica],
+        workloads: Iterable[Workload] | None = None,
+        *,
+        hash_key: bytes,
+        block_tokens: int = 16,
+        seed: int = 0,
+        max_held: int = 1_000_000,
+        control_period_s: float = 1.0,
+        turn_ttl_s: float = 7200.0,
+        session_ttl_s: float = 3600.0,
+    ) -> Self: ...
+    def submit(
+        self,
+        prompt: Tokens | Prompt | None = None,
+        *,
+        append: Tokens | None = None,
+        base_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        turn: str | None = None,
+        attempt: int = 0,
+        session: str | None = None,
+        workload: str | None = None,
+        namespace: str | None = None,
+        max_new_tokens: int | None = None,
+        candidates: Sequence[str] | None = None,
+        hold: bool = True,
+        deadline_s: float | None = None,
+        now: float | None = None,
+    ) -> Decision:
+        """Decide about a turn: placed, held or rejected.
+
+        Exactly one of `prompt`, `append` and `prompt_tokens` says what the engine is asked. The same turn and attempt
+        again gets the decision of the moment, so polling works; a higher attempt aborts the earlier one and avoids its
+        replica.
+
+        Args:
+            prompt: The whole prompt.
+            append: The tokens that follow the session's history; together with `base_tokens`.
+            base_tokens: History length that the caller assumes, tokens.
+            prompt_tokens: Prompt length, tokens, where ids are not known.
+            turn: The caller's id of the turn; generated when absent.
+            attempt: Number of the attempt.
+            session: The session; absent = a session of this turn alone.
+            workload: The workload; absent = the session's, else the first one.
+            namespace: Model, adapter, salt: what makes equal tokens unequal caches.
+            max_new_tokens: Upper bound of the output, tokens.
+            candidates: Replicas that may serve the turn; absent = all.
+            hold: False: never wait; limits are exceeded instead, counted as `forced`.
+            deadline_s: Time after which the held turn expires, s from now.
+            now: Time, s.
+
+        Returns:
+            The decision.
+
+        Raises:
+            InvalidTokens: Something is not a token, or there are none.
+            UnknownWorkload: No workload has this name.
+            UnknownReplica: A candidate does not exist.
+            UnknownSession: An append names a session that does not exist.
+            HistoryMismatch: The append does not fit the history; send the whole prompt.
+            TurnConflict: The id was used before with other content, or has ended.
+            InvalidArgument: The arguments do not fit together.
+        """
+
+    def peek(
+        self, prompt: Tokens | Prompt | None = None, *, session: str | None = None, namespace: str = ""
+    ) -> list[tuple[str, int]]:
+        """Which replicas hold a prefix of a prompt, or of a session's history. Changes nothing.
+
+        Args:
+            prompt: The prompt, or
+            session: the session.
+            namespace: Namespace of the prompt.
+
+        Returns:
+            (replica, cached tokens), best first; replicas that hold nothing are left out.
+
+        Raises:
+            UnknownSession: No session has this name.
+            InvalidArgument: Both or neither of prompt and session are given.
+        """
+
+    def prompt(self, tokens: Tokens) -> Prompt:
+        """Hash a prompt with this router's key and block size.
+
+        Args:
+            tokens: The token ids.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            InvalidTokens: Something is not a token.
+        """
+
+    def progress(self, turn: str, output_tokens: int, *, now: float | None = None) -> Outcome:
+        """Report output so far. The first report means that the prefill is done; then every 512 tokens or 1 s.
+
+        Args:
+            turn: A placed turn.
+            output_tokens: Tokens generated so far.
+            now: Time, s.
+
+        Returns:
+            `late` when the turn has ended.
+
+        Raises:
+            UnknownTurn: The turn was never submitted.
+        """
+
+    def complete(
+        self,
+        turn: str,
+        output: Tokens | None = None,
+        *,
+        output_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        now: float | None = None,
+    ) -> Outcome:
+        """End a turn: prompt and output become the session's history. Never fails for an unknown turn.
+
+        Args:
+            turn: The turn.
+            output: Ids of the generated tokens.
+            output_tokens: Their number, where ids are not known. Neither given = what was reported last.
+            cached_tokens: Prompt tokens that the engine served from its cache.
+            now: Time, s.
+
+        Returns:
+            `done`, `duplicate`, `late` or `unknown`.
+        """
+
+    def abort(
+        self,
+        turn: str,
+        output: Tokens | None = None,
+        *,
+        output_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        now: float | None = None,
+    ) -> Outcome:
+        """End a held or placed turn. What it generated stays history. Never fails for an unknown turn.
+
+        Args:
+            turn: The turn.
+            output: Ids of the tokens generated before the end.
+            output_tokens: Their number, where ids are not known.
+            cached_tokens: Prompt tokens that the engine served from its cache.
+            now: Time, s.
+
+        Returns:
+            `done`, `duplicate`, `late` or `unknown`.
+        """
+
+    def fork(self, session: str, child: str, *, now: float | None = None) -> Outcome:
+        """Start a session on the history of another; it charges only what differs.
+
+        Args:
+            session: The parent.
+            child: Name of the new session.
+            now: Time, s.
+
+        Returns:
+            `duplicate` when the fork exists already.
+
+        Raises:
+            UnknownSession: The parent does not exist.
+            InvalidArgument: The child's name is in use.
+        """
+
+    def end_session(self, session: str, *, completed: bool = True, now: float | None = None) -> Outcome:
+        """End a session: open turns are aborted, its charge is gone. Never fails for an unknown session.
+
+        Args:
+            session: The session.
+            completed: Whether it counts in the mixture and in the estimates.
+            now: Time, s.
+
+        Returns:
+            `done` or `unknown`.
+        """
+
+    def add_replica(self, replica: Replica, *, now: float | None = None) -> Outcome:
+        """Add a replica.
+
+        Args:
+            replica: The replica; the same configuration again changes nothing.
+            now: Time, s.
+
+        Returns:
+            `done` or `duplicate`.
+
+        Raises:
+            InvalidArgument: A value is out of range, or the name is in use with another configuration.
+        """
+
+    def lose_replica(self, name: str, *, now: float | None = None) -> Outcome:
+        """Remove a replica that is gone. Its turns leave by `drain` as `lost`; its sessions are paused, keeping their place.
+
+        Args:
+            name: The replica.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+        """
+
+    def weights_updated(
+        self,
+        version: int,
+        *,
+        mode: Literal["flush", "keep", "salt"] = "flush",
+        replica: str | None = None,
+        now: float | None = None,
+    ) -> Outcome:
+        """Note new weights.
+
+        Args:
+            version: The version, at least 0. The same again changes nothing.
+            mode: `flush`: the engine drops its cache. `salt`: new turns use a new namespace. `keep`: the cache stays.
+            replica: The replica; None = all.
+            now: Time, s.
+
+        Returns:
+            `done` or `duplicate`.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+            InvalidArgument: Version or mode are out of range.
+        """
+
+    def tick(self, *, now: float | None = None) -> Outcome:
+        """Run the timers that are due; call it at `wake_at`.
+
+        Args:
+            now: Time, s.
+
+        Returns:
+            `done`.
+        """
+
+    def drain(self) -> list[Decision]:
+        """Take the decisions about turns that were held or lost: each exactly once, in order."""
+
+    def raw_view(self, *, now: float | None = None) -> RawView:
+        """Copy the measured state of the fleet, as bytes; see `turnout.Router.view`.
+
+        Args:
+            now: Time, s.
+        """
+
+    def raw_set_limits(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        step: int,
+        replicas: Sequence[str],
+        workloads: Sequence[str],
+        now: float | None = None,
+    ) -> Outcome:
+        """Put limits into force; see `turnout.Router.set_limits`.
+
+        Args:
+            fields: Numbers and float64 buffers by field name; matrices row-major, replicas by workloads.
+            step: Step of the view that they were computed from.
+            replicas: Names of the replica rows.
+            workloads: Names of the workload rows.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            PolicyError: A field cannot be enforced; the limits in force stay.
+            InvalidArgument: Newer limits are in force.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, and sizes now."""
+
+    def audit(self) -> None:
+        """Recompute everything from scratch and compare: for tests and doubts, O(everything).
+
+        Raises:
+            InternalError: Something differs; the message says what.
+        """
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` is due next, s; None when nothing is."""
+
+    @property
+    def policy_due(self) -> bool:
+        """Whether a control step is due."""
+
+    @property
+    def hash_key(self) -> bytes:
+        """The 16 bytes that key the fingerprints."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per index block."""
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Names of the replicas, in row order."""
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """Names of the workloads, in row order."""
+
+@final
+class Simulation:
+    """A closed loop of sessions on model engines behind the real router, on a discrete-event clock.
+
+    Args:
+        replicas: Objects with the attributes of `turnout.Replica`, each an engine of that KV capacity.
+        workloads: Objects with the attributes of `turnout.Workload`.
+        scenario: `turnout.simulate.Scenario.to_raw()`.
+        engine: Step times, see `engines`.
+        concurrency: Sessions outstanding at once.
+        sessions: Sessions to start at most; None = no bound beside the list.
+        repeat: Play the list again, with fresh private content, when it is exhausted.
+        duration_s: Simulated time at which to stop, s.
+        seed: Seed of the router's ties.
+        block_tokens: Block size of router and engines, tokens.
+        control_period_s: Time between control steps, s.
+        sample_period_s: Time between samples of the series, s.
+
+    Raises:
+        InvalidArgument: Something cannot be played; the message names it.
+    """
+
+    def __new__(
+        cls,
+        replicas: Iterable[Replica],
+        workloads: Iterable[Workload],
+        *,
+        scenario: Mapping[str, Any],
+        engine: Mapping[str, float],
+        concurrency: int,
+        sessions: int | None = None,
+        repeat: bool = False,
+        duration_s: float = ...,
+        seed: int = 0,
+        block_tokens: int = 16,
+        control_period_s: float = 1.0,
+        sample_period_s: float = 5.0,
+    ) -> Self: ...
+    def advance(self) -> bool:
+        """Play on, without the interpreter, to the next control step (True) or to the end (False)."""
+
+    def raw_view(self) -> RawView:
+        """State for a policy, see `Router.raw_view`."""
+
+    def raw_set_limits(
+        self, fields: Mapping[str, Any], *, step: int, replicas: Sequence[str], workloads: Sequence[str]
+    ) -> None:
+        """Limits from a policy, see `Router.raw_set_limits`.
+
+        Args:
+            fields: Numbers and float64 buffers by field name.
+            step: Step of the view.
+            replicas: Names of the replica rows.
+            workloads: Names of the workload rows.
+
+        Raises:
+            PolicyError: A field cannot be enforced.
+        """
+
+    def result(self) -> dict[str, Any]:
+        """Counters, overall and under `workloads` by name."""
+
+    def series(self) -> dict[str, bytes]:
+        """Samples over time by name, each a column of float64."""
+
+    def audit(self) -> None:
+        """Check that every submitted turn is accounted for and that the router's books balance.
+
+        Raises:
+            InternalError: Something differs.
+        """
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, s."""
+
+    @property
+    def finished_fraction(self) -> float:
+        """How far the run is, 0..1."""

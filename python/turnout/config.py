@@ -1,0 +1,50 @@
+"""What a fleet consists of: replicas and workloads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One inference engine endpoint with its own KV cache; a data-parallel rank is a replica.
+
+    Attributes:
+        name: Unique in the fleet, for example `"10.0.0.1:8000"`.
+        kv_tokens: KV capacity, tokens; inf = unknown.
+        prefill_tokens_per_s: Prefill rate for the placement cost, uncached tokens/s.
+        decode_s_per_kv_token: By how much one decode step gets longer per KV token it reads, s; for the placement cost.
+
+    Example:
+        >>> Replica("r0", kv_tokens=788_000).kv_tokens
+        788000
+    """
+
+    name: str
+    kv_tokens: float = math.inf
+    prefill_tokens_per_s: float = 20_000.0
+    decode_s_per_kv_token: float = 4e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A class of sessions, for quotas and mixture: an agent, a domain, a tenant. Priors of 0 mean unknown.
+
+    Attributes:
+        name: Unique.
+        target: Wanted share of finished sessions, 0..1; NaN = unset.
+        context_tokens: Prior of the tokens that a charged session holds on average (k).
+        growth_tokens: Prior of a session's growth from its first prompt to its end, tokens (L).
+        residency_s: Prior of the time from a session's first placement to its last completion, s (T).
+
+    Example:
+        >>> Workload("agent", target=0.486).residency_s
+        0.0
+    """
+
+    name: str
+    target: float = math.nan
+    context_tokens: float = 0.0
+    growth_tokens: float = 0.0
+    residency_s: float = 0.0
