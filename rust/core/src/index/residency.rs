@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 
+use super::ends::Ends;
 use super::tree::{Cursor, RunId, Tree};
 
 /// One replica's part of one run.
@@ -21,10 +22,10 @@ struct Holding {
     blocks: u32,
     /// The part of it that a first token or a completion confirmed.
     confirmed: u32,
-    /// Running turns whose path passes here: not evictable while there are any.
-    users: u32,
-    /// Those of them that have not confirmed yet.
-    pending: u32,
+    /// Where the paths of running turns end or leave the run: nothing before the last of them is evictable.
+    pins: Ends,
+    /// Those of turns that have not confirmed yet.
+    pending: Ends,
     /// When the last segment, which ends at `blocks`, was used.
     last_used: u64,
     /// Segments before it that were used later: (end, time), ends descending, times ascending.
@@ -87,9 +88,9 @@ impl Residency {
 
     /// Marks the path as in use and expected on the replica by one more turn. O(forks on the path).
     pub fn expect(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor) {
-        self.mark(tree, replica, cursor, |holding| {
-            holding.users += 1;
-            holding.pending += 1;
+        self.mark(tree, replica, cursor, |holding, offset| {
+            holding.pins.insert(offset);
+            holding.pending.insert(offset);
         });
     }
 
@@ -101,7 +102,8 @@ impl Residency {
         for (run, offset) in tree.path(cursor) {
             if let Some(id) = find(tree, run, replica) {
                 let holding = &mut self.holdings[id as usize];
-                holding.pending -= 1;
+                let pending = holding.pending.remove(offset);
+                debug_assert!(pending, "a turn confirms once");
                 holding.confirmed = holding.confirmed.max(offset.min(holding.blocks));
             }
         }
@@ -118,15 +120,15 @@ impl Residency {
             let Some(id) = find(tree, run, replica) else { continue };
             self.unlist(tree, id);
             let holding = &mut self.holdings[id as usize];
-            holding.users -= 1;
+            let pinned = holding.pins.remove(offset);
+            debug_assert!(pinned, "a turn releases once");
             if confirmed {
                 holding.touch(offset, self.clock);
             } else {
-                holding.pending -= 1;
-                if holding.pending == 0 {
-                    let keep = holding.confirmed;
-                    self.cut(id, keep);
-                }
+                let pending = holding.pending.remove(offset);
+                debug_assert!(pending, "it has not confirmed");
+                let keep = holding.confirmed.max(holding.pending.max());
+                self.cut(id, keep);
             }
             self.list_or_remove(tree, id);
             self.shrink(tree, run);
@@ -135,7 +137,7 @@ impl Residency {
 
     /// Marks the path as resident and confirmed on the replica, used now. O(forks on the path).
     pub fn hold(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor) {
-        self.mark(tree, replica, cursor, |_| ());
+        self.mark(tree, replica, cursor, |_, _| ());
         for (run, offset) in tree.path(cursor) {
             if let Some(id) = find(tree, run, replica) {
                 let holding = &mut self.holdings[id as usize];
@@ -144,7 +146,7 @@ impl Residency {
         }
     }
 
-    fn mark(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor, change: impl Fn(&mut Holding)) {
+    fn mark(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor, change: impl Fn(&mut Holding, u32)) {
         self.clock += 1;
         let mut at = Some((cursor.run, cursor.offset));
         while let Some((run, offset)) = at {
@@ -158,7 +160,7 @@ impl Residency {
             let grown = offset.saturating_sub(holding.blocks);
             self.replicas[replica as usize].blocks += u64::from(grown);
             holding.touch(offset, self.clock);
-            change(holding);
+            change(holding, offset);
             self.list_or_remove(tree, id);
         }
     }
@@ -171,7 +173,7 @@ impl Residency {
             self.unlist(tree, id);
             let holding = &self.holdings[id as usize];
             let run = holding.run;
-            let segment_start = holding.newer.first().map_or(0, |segment| segment.0);
+            let segment_start = holding.newer.first().map_or(0, |segment| segment.0).max(holding.pins.max());
             let keep = holding.blocks.saturating_sub(excess.min(u64::from(u32::MAX)) as u32).max(segment_start);
             self.cut(id, keep);
             self.list_or_remove(tree, id);
@@ -187,7 +189,7 @@ impl Residency {
             self.unlist(tree, id);
             let run = self.holdings[id as usize].run;
             self.cut(id, 0);
-            self.holdings[id as usize].users = 0;
+            (self.holdings[id as usize].pins, self.holdings[id as usize].pending) = (Ends::default(), Ends::default());
             self.list_or_remove(tree, id);
             self.shrink(tree, run);
         }
@@ -213,7 +215,8 @@ impl Residency {
             Ok(at) => return holders[at].1,
             Err(at) => at,
         };
-        let fresh = Holding { run, replica, blocks: 0, confirmed: 0, users: 0, pending: 0, last_used: 0, newer: Vec::new() };
+        let fresh =
+            Holding { run, replica, blocks: 0, confirmed: 0, pins: Ends::default(), pending: Ends::default(), last_used: 0, newer: Vec::new() };
         let id = if let Some(id) = self.free.pop() {
             self.holdings[id as usize] = fresh;
             id
@@ -261,13 +264,13 @@ impl Residency {
     fn list_or_remove(&mut self, tree: &mut Tree, id: u32) {
         let holding = &self.holdings[id as usize];
         let (run, replica) = (holding.run, holding.replica);
-        if holding.blocks == 0 && holding.users == 0 {
+        if holding.blocks == 0 && holding.pins.is_empty() {
             let holders = &mut tree.runs[run as usize].holders;
             if let Ok(at) = holders.binary_search_by_key(&replica, |holder| holder.0) {
                 holders.remove(at);
             }
             self.free.push(id);
-        } else if holding.users == 0 {
+        } else if holding.blocks > holding.pins.max() {
             let age = self.age(tree, id);
             self.replicas[replica as usize].evictable.insert(age);
         }
@@ -288,7 +291,7 @@ impl Residency {
                     return Err(format!("holding {id} does not fit run {run_id}"));
                 }
                 blocks[replica as usize] += u64::from(holding.blocks);
-                evictable[replica as usize] += usize::from(holding.users == 0);
+                evictable[replica as usize] += usize::from(holding.blocks > holding.pins.max());
                 if let Some((parent, parent_offset)) = tree.parent(run_id as RunId).filter(|&(_, offset)| offset > 0) {
                     let above = find(tree, parent, replica).map_or(0, |id| self.holdings[id as usize].blocks);
                     if above < parent_offset {
