@@ -132,7 +132,8 @@ def _one_each(view: FleetView, exact: NDArray[np.float64]) -> NDArray[np.float64
         return least
     # Ties go round by the ranks of the names: the order of the rows is no reason, and one replica must not take all.
     turn = np.add.outer(np.argsort(np.argsort(view.replicas)), np.argsort(np.argsort(view.workloads)))
-    remainder = np.where(np.isfinite(exact), np.round(exact % 1.0, 9) % 1.0, 0.0) if exact.size else exact
-    order = np.lexsort((turn % len(view.replicas), -remainder, np.broadcast_to(~view.accepting[:, None], exact.shape)), axis=0)
+    remainder = np.round(np.where(np.isfinite(exact), exact, 0.0) % 1.0, 9) % 1.0
+    closed = np.broadcast_to(~view.accepting[:, None], exact.shape)
+    order = np.lexsort((turn % len(view.replicas), -remainder, closed), axis=0)
     least[order[0], np.arange(exact.shape[1])] = 1.0
     return least
