@@ -1,1 +1,37 @@
-//! The Python extension `turnout._core`.
+//! The Python extension `turnout._core`: arguments in, the core's answers out. No logic lives here.
+#![warn(missing_docs)]
+
+mod arguments;
+mod decision;
+mod errors;
+mod limits;
+mod prompt;
+mod router;
+mod tokens;
+mod view;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// What a bug report should say about this build: version, profile, target and fingerprint kernel.
+#[pyfunction]
+fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let info = PyDict::new(py);
+    info.set_item("version", env!("CARGO_PKG_VERSION"))?;
+    info.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
+    info.set_item("target", format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS))?;
+    info.set_item("kernel", "portable")?;
+    Ok(info)
+}
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::build_info;
+    #[pymodule_export]
+    use super::decision::{Decision, Outcome, Receipt};
+    #[pymodule_export]
+    use super::prompt::Prompt;
+    #[pymodule_export]
+    use super::router::Router;
+}

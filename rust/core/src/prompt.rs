@@ -29,6 +29,7 @@ impl BlockHasher {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless `1 <= block_tokens <= 4096`.
+    #[allow(clippy::missing_panics_doc, reason = "8 bytes are 8 bytes")]
     pub fn new(key: &HashKey, block_tokens: u32) -> Result<Self> {
         if block_tokens == 0 || block_tokens > MAX_BLOCK_TOKENS {
             return Err(Error::InvalidArgument { argument: "block_tokens", value: block_tokens.to_string(), accepted: "1 to 4096" });

@@ -168,7 +168,12 @@ impl Table<'_> {
         const FINITE: &str = "finite numbers of at least 0";
         const UNBOUNDED: &str = "numbers of at least 0, infinity allowed";
         if let Some(name) = self.limits.workloads.iter().find(|name| !workloads.contains(name)) {
-            return Err(Error::Policy { field: "workloads", index: String::new(), value: name.to_string(), accepted: "names of the router's workloads" });
+            return Err(Error::Policy {
+                field: "workloads",
+                index: String::new(),
+                value: name.to_string(),
+                accepted: "names of the router's workloads",
+            });
         }
         let l = self.limits;
         let (r, w) = (&l.replicas[..], &l.workloads[..]);
@@ -190,17 +195,36 @@ impl Table<'_> {
         column("cost_backlog", l.cost_backlog.as_deref(), r, None, finite, FINITE)?;
         column("cost_decode", l.cost_decode.as_deref(), r, None, finite, FINITE)?;
         column("bypass", l.bypass.as_ref().map(std::slice::from_ref), none, None, unbounded, UNBOUNDED)?;
-        column("lookahead", l.lookahead.as_ref().map(std::slice::from_ref), none, None, |value| value >= 1.0 && value.is_finite(), "a whole number of at least 1")
+        column(
+            "lookahead",
+            l.lookahead.as_ref().map(std::slice::from_ref),
+            none,
+            None,
+            |value| value >= 1.0 && value.is_finite(),
+            "a whole number of at least 1",
+        )
     }
 }
 
 /// Checks the shape and every value of one field. No rows = a scalar.
-fn column(field: &'static str, values: Option<&[f64]>, rows: &[Arc<str>], columns: Option<&[Arc<str>]>, accept: impl Fn(f64) -> bool, accepted: &'static str) -> Result<()> {
+fn column(
+    field: &'static str,
+    values: Option<&[f64]>,
+    rows: &[Arc<str>],
+    columns: Option<&[Arc<str>]>,
+    accept: impl Fn(f64) -> bool,
+    accepted: &'static str,
+) -> Result<()> {
     let Some(values) = values else { return Ok(()) };
     let scalar = rows.is_empty() && values.len() == 1;
     let width = columns.map_or(1, <[_]>::len);
     if !scalar && values.len() != rows.len() * width {
-        return Err(Error::Policy { field, index: String::new(), value: format!("{} values", values.len()), accepted: "one value per row of its shape" });
+        return Err(Error::Policy {
+            field,
+            index: String::new(),
+            value: format!("{} values", values.len()),
+            accepted: "one value per row of its shape",
+        });
     }
     let Some(at) = values.iter().position(|&value| !accept(value)) else { return Ok(()) };
     let index = match columns {

@@ -45,11 +45,11 @@ impl Ends {
     pub(crate) fn remove(&mut self, offset: u32) -> bool {
         if self.top_count > 0 && offset == self.top {
             self.top_count -= 1;
-            if self.top_count == 0 {
-                if let Some((top, count)) = self.rest.pop() {
-                    self.top = top;
-                    self.top_count = count;
-                }
+            if self.top_count == 0
+                && let Some((top, count)) = self.rest.pop()
+            {
+                self.top = top;
+                self.top_count = count;
             }
             return true;
         }

@@ -201,7 +201,18 @@ impl Tree {
             self.arena.write(slice, 0, fingerprints);
         }
         self.blocks += u64::from(len);
-        let fresh = Run { parent, parent_offset, depth, slice, len, generation: 0, sealed: false, alive: true, anchors: Ends::default(), holders: Vec::new() };
+        let fresh = Run {
+            parent,
+            parent_offset,
+            depth,
+            slice,
+            len,
+            generation: 0,
+            sealed: false,
+            alive: true,
+            anchors: Ends::default(),
+            holders: Vec::new(),
+        };
         if let Some(id) = self.free.pop() {
             let run = &mut self.runs[id as usize];
             let generation = run.generation;

@@ -29,7 +29,7 @@ const fn exponentials() -> [u32; 1025] {
     const FRACTION: u32 = 60;
     const ONE: u128 = 1 << FRACTION;
     // e^-1 = sum (-1)^k / k!, and e^(1/1024) = sum (1/1024)^k / k!.
-    let (mut inverse, mut term, mut k) = (0i128, ONE as i128, 0i128);
+    let (mut inverse, mut term, mut k) = (0i128, ONE.cast_signed(), 0i128);
     while k < 24 {
         inverse += term;
         k += 1;
@@ -42,7 +42,7 @@ const fn exponentials() -> [u32; 1025] {
         step = step / (n * 1024);
     }
     let mut table = [0; 1025];
-    let (mut value, mut j) = (inverse as u128, 0);
+    let (mut value, mut j) = (inverse.cast_unsigned(), 0);
     while j < 1025 {
         table[j] = ((value + (1 << (FRACTION - 17))) >> (FRACTION - 16)) as u32;
         value = (value * ratio) >> FRACTION;

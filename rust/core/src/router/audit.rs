@@ -78,7 +78,11 @@ impl Router {
                     return Err(format!("claims of workload {workload} on {name:?} differ"));
                 }
                 if *self.ledger.workload(replica, workload) != sums[cell] {
-                    return Err(format!("sums of workload {workload} on {name:?}: {:?} kept, {:?} recomputed", self.ledger.workload(replica, workload), sums[cell]));
+                    return Err(format!(
+                        "sums of workload {workload} on {name:?}: {:?} kept, {:?} recomputed",
+                        self.ledger.workload(replica, workload),
+                        sums[cell]
+                    ));
                 }
             }
             let row = &sums[replica as usize * workloads..(replica as usize + 1) * workloads];
@@ -105,7 +109,8 @@ impl Router {
             if running != session.running as usize || self.session_slots.get(&session.id) != Some(&slot) {
                 return Err(format!("session {:?}: {running} of its turns run, {} counted", session.id, session.running));
             }
-            let listed = session.home.is_some_and(|home| self.replicas[home as usize].idle[session.workload as usize].contains(&(session.idle_since, slot)));
+            let listed =
+                session.home.is_some_and(|home| self.replicas[home as usize].idle[session.workload as usize].contains(&(session.idle_since, slot)));
             if listed != session.is_idle() {
                 return Err(format!("session {:?}: the idle list is wrong", session.id));
             }

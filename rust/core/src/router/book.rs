@@ -8,7 +8,8 @@ impl Router {
     /// Blocks after the trunk: the partial tail and the tokens known by count only.
     pub(super) fn trunk_private(&self, session: u32) -> u64 {
         let session = &self.sessions[session];
-        session.history_tokens.div_ceil(self.block_tokens) - u64::from(self.index.tree.depth(session.trunk)).min(session.history_tokens.div_ceil(self.block_tokens))
+        session.history_tokens.div_ceil(self.block_tokens)
+            - u64::from(self.index.tree.depth(session.trunk)).min(session.history_tokens.div_ceil(self.block_tokens))
     }
 
     /// Blocks after the prompt's path.

@@ -117,7 +117,8 @@ impl Router {
         self.metered(session, home, |router| {
             if keeps {
                 router.extend_history(turn, session, home, completion);
-            } else if router.sessions[session].running == 1 && router.sessions[session].history_tokens > 0 && !router.sessions[session].trunk_claimed {
+            } else if router.sessions[session].running == 1 && router.sessions[session].history_tokens > 0 && !router.sessions[session].trunk_claimed
+            {
                 // The turn stood for the session; without it the session is what it was.
                 router.claim_trunk(session);
             }
@@ -136,7 +137,13 @@ impl Router {
             (meter.block_ns_completed, meter.charged_ns_completed) = (meter.block_ns, meter.charged_ns);
             self.sessions[session].turns_completed += 1;
             self.sessions[session].weights_epoch = self.replicas[home as usize].weights_epoch;
-            let output = if produced > 0 { produced } else if placement.reported { placement.output_tokens } else { 0 };
+            let output = if produced > 0 {
+                produced
+            } else if placement.reported {
+                placement.output_tokens
+            } else {
+                0
+            };
             self.workloads[self.turns[turn].workload as usize].estimator.turn(output);
         }
         self.enforce_residency(home);

@@ -15,7 +15,11 @@ impl Router {
         let known = self.replica_slots.get(&replica.name).map(|&slot| self.replicas[slot as usize].config == replica);
         if known == Some(false) {
             let value = format!("{:?} with another configuration", replica.name);
-            return Err(Error::InvalidArgument { argument: "replica", value, accepted: "a name that is not in use, or the same configuration again" });
+            return Err(Error::InvalidArgument {
+                argument: "replica",
+                value,
+                accepted: "a name that is not in use, or the same configuration again",
+            });
         }
         let seq = self.begin(now);
         if known.is_none() {

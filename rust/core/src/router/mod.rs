@@ -30,7 +30,7 @@ use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
 use crate::prompt::{BlockHasher, Prompt};
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
-use crate::units::{NANOS_PER_SECOND, Nanos, capacity_blocks, nanos, seconds};
+use crate::units::{Nanos, capacity_blocks, nanos, seconds};
 use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
 
 /// Blocks that residency may count on a replica of unknown capacity: a bound on memory, not a claim about the engine.
@@ -134,6 +134,7 @@ impl Router {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a capacity, rate, target, prior, period or size out of range, and for duplicate names.
+    #[allow(clippy::missing_panics_doc, reason = "8 bytes are 8 bytes")]
     pub fn new(config: RouterConfig) -> Result<Self> {
         let hasher = BlockHasher::new(&config.hash_key, config.block_tokens)?;
         let key_seed = u64::from_le_bytes(config.hash_key.0[..8].try_into().expect("8 bytes"));
@@ -148,9 +149,14 @@ impl Router {
             }
         }
         let period = |argument: &'static str, value: f64| {
-            if value > 0.0 { Ok(value) } else { Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "seconds above 0, infinity to switch it off" }) }
+            if value > 0.0 {
+                Ok(value)
+            } else {
+                Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "seconds above 0, infinity to switch it off" })
+            }
         };
-        let control_period = Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
+        let control_period =
+            Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
         let count = workloads.len();
         let mut router = Self {
             block_tokens: u64::from(config.block_tokens),
@@ -356,10 +362,8 @@ impl Router {
 
     /// Bounds what is judged resident by what the engine can hold beside the open outputs, which the index does not know yet.
     fn enforce_residency(&mut self, replica: u32) {
-        let capacity = self.replicas[replica as usize].blocks.min(match self.replicas[replica as usize].config.kv_tokens.is_infinite() {
-            true => UNKNOWN_CAPACITY_BLOCKS,
-            false => u64::MAX,
-        });
+        let state = &self.replicas[replica as usize];
+        let capacity = if state.config.kv_tokens.is_infinite() { UNKNOWN_CAPACITY_BLOCKS } else { state.blocks };
         self.index.enforce(replica, capacity.saturating_sub(self.ledger.replica(replica).output));
     }
 
@@ -426,11 +430,17 @@ impl WorkloadConfig {
             return Err(Error::InvalidArgument { argument: "name", value: "\"\"".into(), accepted: "a name of at least one character" });
         }
         if !(self.target.is_nan() || (0.0..=1.0).contains(&self.target)) {
-            return Err(Error::InvalidArgument { argument: "target", value: self.target.to_string(), accepted: "a share from 0 to 1, NaN when unset" });
+            return Err(Error::InvalidArgument {
+                argument: "target",
+                value: self.target.to_string(),
+                accepted: "a share from 0 to 1, NaN when unset",
+            });
         }
         let priors = [("context_tokens", self.context_tokens), ("growth_tokens", self.growth_tokens), ("residency_s", self.residency_s)];
         match priors.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
-            Some((argument, value)) => Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "a finite number of at least 0; 0 = unknown" }),
+            Some((argument, value)) => {
+                Err(Error::InvalidArgument { argument, value: value.to_string(), accepted: "a finite number of at least 0; 0 = unknown" })
+            }
             None => Ok(()),
         }
     }
@@ -453,5 +463,3 @@ fn placed(turn: &Turn) -> Option<&crate::sessions::Placement> {
         TurnState::Held { .. } => None,
     }
 }
-
-const _: () = assert!(NANOS_PER_SECOND == 1_000_000_000);

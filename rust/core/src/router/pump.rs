@@ -80,7 +80,10 @@ impl Router {
             if let Some(reclaimed) = reclaimed {
                 possible.push((self.cost_of(turn, replica, reclaimed), replica));
             }
-            if closest.as_ref().is_none_or(|(_, best)| (rank(&fit), std::cmp::Reverse(fit.short.blocks)) > (rank(best), std::cmp::Reverse(best.short.blocks))) {
+            if closest
+                .as_ref()
+                .is_none_or(|(_, best)| (rank(&fit), std::cmp::Reverse(fit.short.blocks)) > (rank(best), std::cmp::Reverse(best.short.blocks)))
+            {
                 closest = Some((replica, fit));
             }
         }
@@ -259,7 +262,9 @@ impl Router {
         let closest = self
             .candidates(turn)
             .into_iter()
-            .filter(|&slot| self.replicas[slot as usize].reserved_for.is_none() && self.limits.replicas[slot as usize].ceiling >= self.prompt_blocks(turn))
+            .filter(|&slot| {
+                self.replicas[slot as usize].reserved_for.is_none() && self.limits.replicas[slot as usize].ceiling >= self.prompt_blocks(turn)
+            })
             .map(|slot| (self.fit(turn, slot), slot))
             .min_by_key(|(fit, slot)| (fit.short.blocks, *slot));
         let Some((fit, slot)) = closest else { return };

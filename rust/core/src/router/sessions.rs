@@ -14,7 +14,10 @@ impl Router {
         let parent = *self.session_slots.get(session).ok_or_else(|| Error::UnknownSession { session: session.into() })?;
         if let Some(&existing) = self.session_slots.get(child) {
             let (existing, parent) = (&self.sessions[existing], &self.sessions[parent]);
-            let same = existing.admitted.is_none() && existing.open.is_empty() && existing.trunk == parent.trunk && existing.history_tokens == parent.history_tokens;
+            let same = existing.admitted.is_none()
+                && existing.open.is_empty()
+                && existing.trunk == parent.trunk
+                && existing.history_tokens == parent.history_tokens;
             if !same {
                 return Err(Error::InvalidArgument { argument: "child", value: format!("{child:?}"), accepted: "a session name that is not in use" });
             }

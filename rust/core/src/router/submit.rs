@@ -37,10 +37,10 @@ impl Router {
     /// that names other content or has ended, [`Error::InvalidArgument`] for the rest.
     pub fn submit(&mut self, now: u64, submit: &Submit<'_>) -> Result<Decision> {
         let named = self.look_up(submit)?;
-        if let Some(id) = submit.turn {
-            if let Some(decision) = self.repeated(now, id, submit, &named)? {
-                return Ok(decision);
-            }
+        if let Some(id) = submit.turn
+            && let Some(decision) = self.repeated(now, id, submit, &named)?
+        {
+            return Ok(decision);
         }
         self.check_append(submit)?;
         self.begin(now);
@@ -57,11 +57,11 @@ impl Router {
         let turn = self.new_turn(submit, session, path, named.candidates, avoid);
         let workload = self.turns[turn].workload;
         self.workloads[workload as usize].arrivals.count(self.now);
-        self.decide(turn, submit.hold)
+        Ok(self.decide(turn, submit.hold))
     }
 
     /// Places, queues or rejects a new turn.
-    fn decide(&mut self, turn: u32, hold: bool) -> Result<Decision> {
+    fn decide(&mut self, turn: u32, hold: bool) -> Decision {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
         let candidates = self.candidates(turn);
@@ -70,22 +70,22 @@ impl Router {
             self.continuation(turn, session, home);
             let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
             self.pump(None);
-            return Ok(decision);
+            return decision;
         }
         // Who cannot wait is measured against what the engines can hold, not against the ceilings.
         let fits = |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling } else { self.replicas[slot as usize].blocks };
         if !candidates.is_empty() && !candidates.iter().any(|&slot| fits(slot)) {
-            return Ok(self.reject(turn, Reason::TooLarge));
+            return self.reject(turn, Reason::TooLarge);
         }
         if home.is_some() && self.sessions[session].running > 0 {
             // Its session runs where this turn may not go, and a running turn is never cut.
-            return Ok(self.reject(turn, Reason::NoReplica));
+            return self.reject(turn, Reason::NoReplica);
         }
         if home.is_some() {
             self.pause(session);
         }
         if self.line.len() >= self.max_held && hold {
-            return Ok(self.reject(turn, Reason::LineFull));
+            return self.reject(turn, Reason::LineFull);
         }
         let place = match self.sessions[session].admitted {
             Some(admitted) => (false, admitted, turn),
@@ -100,26 +100,27 @@ impl Router {
         self.pump(Some(turn));
         if matches!(self.turns[turn].state, TurnState::Held { .. }) && !hold && !self.force(turn) {
             self.leave_line(turn);
-            return Ok(self.reject(turn, Reason::NoReplica));
+            return self.reject(turn, Reason::NoReplica);
         }
         if matches!(self.turns[turn].state, TurnState::Held { .. }) {
             self.stats.held += 1;
         }
-        Ok(self.decision(&self.turns[turn], &self.turns[turn].verdict))
+        self.decision(&self.turns[turn], &self.turns[turn].verdict)
     }
 
     /// A continuation of a charged session passes, on its replica; after a flush it may move where that is cheaper and there is room.
     fn continuation(&mut self, turn: u32, session: u32, home: u32) {
         let flushed = self.sessions[session].weights_epoch != self.replicas[home as usize].weights_epoch;
-        if flushed && self.sessions[session].is_idle() {
-            if let Some(target) = self.better_home(turn, home) {
-                self.uncharge_session(session);
-                self.charge_session(session, target);
-                self.stats.moves += 1;
-                self.workloads[self.sessions[session].workload as usize].moves += 1;
-                self.continue_at_home(turn, Reason::Moved);
-                return;
-            }
+        if flushed
+            && self.sessions[session].is_idle()
+            && let Some(target) = self.better_home(turn, home)
+        {
+            self.uncharge_session(session);
+            self.charge_session(session, target);
+            self.stats.moves += 1;
+            self.workloads[self.sessions[session].workload as usize].moves += 1;
+            self.continue_at_home(turn, Reason::Moved);
+            return;
         }
         self.continue_at_home(turn, Reason::Continuation);
     }
@@ -164,17 +165,27 @@ impl Router {
             })? as u32),
         };
         if submit.candidates.is_some_and(<[_]>::is_empty) {
-            return Err(Error::InvalidArgument { argument: "candidates", value: "[]".into(), accepted: "at least one replica name, or nothing for all" });
+            return Err(Error::InvalidArgument {
+                argument: "candidates",
+                value: "[]".into(),
+                accepted: "at least one replica name, or nothing for all",
+            });
         }
         let candidates = submit.candidates.map(|names| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>()).transpose()?;
         match submit.input {
-            TurnInput::Prompt(prompt) if prompt.tokens() == 0 => Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() }),
+            TurnInput::Prompt(prompt) if prompt.tokens() == 0 => {
+                Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() })
+            }
             TurnInput::Prompt(prompt) if prompt.block_tokens() != self.hasher.block_tokens() => Err(Error::InvalidTokens {
                 argument: "prompt",
                 problem: format!("made with blocks of {} tokens, this router has blocks of {}", prompt.block_tokens(), self.block_tokens),
             }),
-            TurnInput::Append { tokens: [], .. } => Err(Error::InvalidTokens { argument: "append", problem: "no tokens, at least one is needed".into() }),
-            TurnInput::Count { prompt_tokens: 0 } => Err(Error::InvalidArgument { argument: "prompt_tokens", value: "0".into(), accepted: "at least 1" }),
+            TurnInput::Append { tokens: [], .. } => {
+                Err(Error::InvalidTokens { argument: "append", problem: "no tokens, at least one is needed".into() })
+            }
+            TurnInput::Count { prompt_tokens: 0 } => {
+                Err(Error::InvalidArgument { argument: "prompt_tokens", value: "0".into(), accepted: "at least 1" })
+            }
             _ => Ok(Named { workload, candidates }),
         }
     }
@@ -229,7 +240,11 @@ impl Router {
     fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
         let TurnInput::Append { base_tokens, .. } = submit.input else { return Ok(()) };
         let Some(name) = submit.session else {
-            return Err(Error::InvalidArgument { argument: "append", value: "no session".into(), accepted: "append together with the session it continues" });
+            return Err(Error::InvalidArgument {
+                argument: "append",
+                value: "no session".into(),
+                accepted: "append together with the session it continues",
+            });
         };
         let slot = self.session_slots.get(name).ok_or_else(|| Error::UnknownSession { session: name.into() })?;
         let session = &self.sessions[*slot];
@@ -301,7 +316,9 @@ impl Router {
         let root = self.root_name(&namespace);
         let same_root = root == state.root;
         let (history, trunk) = (state.history_tokens, state.trunk);
-        let continues = |router: &Self, cursor: Cursor, tokens: u64| history == 0 || same_root && tokens >= history && router.index.tree.starts_with(cursor, trunk);
+        let continues = |router: &Self, cursor: Cursor, tokens: u64| {
+            history == 0 || same_root && tokens >= history && router.index.tree.starts_with(cursor, trunk)
+        };
         let mut path = match submit.input {
             TurnInput::Prompt(prompt) => {
                 let start = self.index.tree.root(&root);

@@ -34,11 +34,17 @@ impl Router {
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
         let first = |set: &std::collections::BTreeSet<(Nanos, u32)>, after: Nanos| set.first().map(|first| first.0.saturating_add(after));
-        [self.next_control, first(&self.deadlines, 0), first(&self.silence, self.turn_ttl), first(&self.quiet, self.session_ttl), self.next_lease_end()]
-            .into_iter()
-            .flatten()
-            .filter(|&at| at < Nanos::MAX)
-            .min()
+        [
+            self.next_control,
+            first(&self.deadlines, 0),
+            first(&self.silence, self.turn_ttl),
+            first(&self.quiet, self.session_ttl),
+            self.next_lease_end(),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|&at| at < Nanos::MAX)
+        .min()
     }
 
     fn next_lease_end(&self) -> Option<Nanos> {

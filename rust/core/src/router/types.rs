@@ -177,6 +177,20 @@ pub enum Status {
     Lost,
 }
 
+impl Status {
+    /// Its name in lower case, as Python and JSON have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Placed => "placed",
+            Self::Held => "held",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// Why: a closed list, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -216,6 +230,33 @@ pub enum Reason {
     ReplicaLost,
     /// Lost: the turn was silent for longer than `turn_ttl_s`.
     Silent,
+}
+
+impl Reason {
+    /// Its name in lower case, as Python and JSON have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Continuation => "continuation",
+            Self::Admitted => "admitted",
+            Self::Resumed => "resumed",
+            Self::Moved => "moved",
+            Self::Forced => "forced",
+            Self::NoReplica => "no_replica",
+            Self::Overcommitted => "overcommitted",
+            Self::Reserved => "reserved",
+            Self::TurnCap => "turn_cap",
+            Self::SessionCap => "session_cap",
+            Self::WorkloadCap => "workload_cap",
+            Self::Ceiling => "ceiling",
+            Self::Behind => "behind",
+            Self::TooLarge => "too_large",
+            Self::LineFull => "line_full",
+            Self::Deadline => "deadline",
+            Self::ReplicaLost => "replica_lost",
+            Self::Silent => "silent",
+        }
+    }
 }
 
 /// The numbers behind a decision, in tokens and seconds.
@@ -279,6 +320,19 @@ pub enum Effect {
     Unknown,
 }
 
+impl Effect {
+    /// Its name in lower case, as Python and JSON have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Duplicate => "duplicate",
+            Self::Late => "late",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The answer to every event but submit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
@@ -326,4 +380,36 @@ pub struct Stats {
     pub index_runs: u64,
     pub index_blocks: u64,
     pub index_bytes: u64,
+}
+
+impl Stats {
+    /// Every counter with its name, in declaration order.
+    #[must_use]
+    pub fn entries(&self) -> [(&'static str, u64); 23] {
+        [
+            ("submitted", self.submitted),
+            ("placed", self.placed),
+            ("held", self.held),
+            ("rejected", self.rejected),
+            ("expired", self.expired),
+            ("lost", self.lost),
+            ("completed", self.completed),
+            ("aborted", self.aborted),
+            ("sessions_finished", self.sessions_finished),
+            ("sessions_dropped", self.sessions_dropped),
+            ("pauses", self.pauses),
+            ("moves", self.moves),
+            ("forced", self.forced),
+            ("rewrites", self.rewrites),
+            ("late", self.late),
+            ("unknown", self.unknown),
+            ("clock_clamped", self.clock_clamped),
+            ("open_turns", self.open_turns),
+            ("held_turns", self.held_turns),
+            ("live_sessions", self.live_sessions),
+            ("index_runs", self.index_runs),
+            ("index_blocks", self.index_blocks),
+            ("index_bytes", self.index_bytes),
+        ]
+    }
 }

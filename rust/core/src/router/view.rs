@@ -45,7 +45,7 @@ impl Router {
         let column = |name, values| Column { name, shape: Shape::Replicas, values };
         vec![
             column("kv_tokens", Values::F64(self.live().map(|slot| state(slot).config.kv_tokens).collect())),
-            column("block_tokens", Values::I64(self.live().map(|_| self.block_tokens as i64).collect())),
+            column("block_tokens", Values::I64(self.live().map(|_| i64::from(self.hasher.block_tokens())).collect())),
             column("accepting", Values::Bool(self.live().map(|slot| state(slot).alive).collect())),
             column("weight_version", Values::I64(self.live().map(|slot| state(slot).weight_version).collect())),
             column("charge_tokens", tokens(&|slot| self.ledger.charge(slot))),
@@ -54,7 +54,7 @@ impl Router {
             column("expired_tokens", tokens(&|slot| idle(slot, true))),
             column("resident_tokens", tokens(&|slot| self.index.residency.resident_blocks(slot))),
             column("backlog_tokens", Values::F64(self.live().map(|slot| prefilling[slot as usize] as f64).collect())),
-            column("running_turns", Values::I64(self.live().map(|slot| self.ledger.replica(slot).turns as i64).collect())),
+            column("running_turns", Values::I64(self.live().map(|slot| self.ledger.replica(slot).turns.cast_signed()).collect())),
             column("stalled", Values::Bool(self.live().map(stalled).collect())),
             column("prefill_tokens_per_s", Values::F64(self.live().map(|slot| state(slot).config.prefill_tokens_per_s).collect())),
         ]
@@ -66,8 +66,11 @@ impl Router {
         let column = |name, values| Column { name, shape: Shape::Matrix, values };
         let tokens = |blocks: u64| (blocks * self.block_tokens) as f64;
         vec![
-            column("sessions_running", Values::I64(cells().map(|(slot, workload)| self.ledger.workload(slot, workload).running as i64).collect())),
-            column("sessions_idle", Values::I64(cells().map(|(slot, workload)| self.ledger.workload(slot, workload).idle as i64).collect())),
+            column(
+                "sessions_running",
+                Values::I64(cells().map(|(slot, workload)| self.ledger.workload(slot, workload).running.cast_signed()).collect()),
+            ),
+            column("sessions_idle", Values::I64(cells().map(|(slot, workload)| self.ledger.workload(slot, workload).idle.cast_signed()).collect())),
             column("workload_tokens", Values::F64(cells().map(|(slot, workload)| tokens(self.ledger.workload_charge(slot, workload))).collect())),
             column("reserved_tokens", Values::F64(cells().map(|(slot, workload)| tokens(self.ledger.workload(slot, workload).output)).collect())),
         ]
@@ -112,7 +115,7 @@ impl Router {
             column("output_tokens", learned(&|estimates| estimates.output_tokens)),
             column("residency_s", learned(&|estimates| estimates.residency_s)),
             column("token_seconds", learned(&|estimates| estimates.token_seconds)),
-            column("samples", counts(&|workload| workload.estimator.samples as i64)),
+            column("samples", counts(&|workload| workload.estimator.samples.cast_signed())),
             column("virtual_time", Values::F64((0..count).map(|w| self.line.virtual_time(w as u32)).collect())),
         ]
     }

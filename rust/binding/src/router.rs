@@ -1,0 +1,304 @@
+//! The router: arguments to plain values, lock, call, unlock, answer. No Python object is touched under the lock.
+
+use std::sync::{Mutex, MutexGuard};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use turnout_core::error::Error;
+use turnout_core::prompt::{BlockHasher, HashKey, Prompt as CorePrompt};
+use turnout_core::router::Router as CoreRouter;
+use turnout_core::router::types::{Completion, RouterConfig, Submit, TurnInput, WeightsMode};
+use turnout_core::units::seconds;
+
+use crate::arguments::{self, duration, time};
+use crate::decision::{Decision, Outcome};
+use crate::errors::{invalid, to_py};
+use crate::prompt::Prompt;
+use crate::{limits, tokens, view};
+
+/// The decision core behind one lock.
+#[pyclass(frozen, subclass, module = "turnout._core")]
+pub(crate) struct Router {
+    core: Mutex<CoreRouter>,
+    hasher: BlockHasher,
+    key: HashKey,
+}
+
+impl Router {
+    /// A panic under the lock leaves the state in doubt: every later call fails.
+    fn lock(&self) -> PyResult<MutexGuard<'_, CoreRouter>> {
+        self.core.lock().map_err(|_| to_py(Error::Internal { problem: "an earlier call panicked; make a new router".into() }))
+    }
+
+    /// A prompt from tokens, or one that was hashed before.
+    fn hashed<'a>(&self, object: &'a Bound<'_, PyAny>, argument: &'static str) -> PyResult<Hashed<'a>> {
+        match object.cast::<Prompt>() {
+            Ok(prompt) => Ok(Hashed::Shared(&prompt.get().0)),
+            Err(_) => Ok(Hashed::Own(self.hasher.prompt(&tokens::read(object, argument)?))),
+        }
+    }
+}
+
+enum Hashed<'a> {
+    Shared(&'a CorePrompt),
+    Own(CorePrompt),
+}
+
+impl Hashed<'_> {
+    fn get(&self) -> &CorePrompt {
+        match self {
+            Self::Shared(prompt) => prompt,
+            Self::Own(prompt) => prompt,
+        }
+    }
+}
+
+#[pymethods]
+impl Router {
+    #[new]
+    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        replicas: &Bound<'_, PyAny>,
+        workloads: Option<&Bound<'_, PyAny>>,
+        hash_key: &[u8],
+        block_tokens: u32,
+        seed: u64,
+        max_held: usize,
+        control_period_s: f64,
+        turn_ttl_s: f64,
+        session_ttl_s: f64,
+    ) -> PyResult<Self> {
+        let none = PyTuple::empty(replicas.py());
+        let fleet = arguments::fleet(replicas, workloads.unwrap_or(none.as_any()))?;
+        let key = arguments::hash_key(hash_key)?;
+        let config = RouterConfig { block_tokens, seed, hash_key: key, max_held, control_period_s, turn_ttl_s, session_ttl_s, ..fleet };
+        let core = CoreRouter::new(config).map_err(to_py)?;
+        Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(core), key })
+    }
+
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, hold = true, deadline_s = None, now = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn submit(
+        &self,
+        prompt: Option<&Bound<'_, PyAny>>,
+        append: Option<&Bound<'_, PyAny>>,
+        base_tokens: Option<u64>,
+        prompt_tokens: Option<u64>,
+        turn: Option<&str>,
+        attempt: u32,
+        session: Option<&str>,
+        workload: Option<&str>,
+        namespace: Option<&str>,
+        max_new_tokens: Option<u64>,
+        candidates: Option<Vec<String>>,
+        hold: bool,
+        deadline_s: Option<f64>,
+        now: Option<f64>,
+    ) -> PyResult<Decision> {
+        let given = [prompt.is_some(), append.is_some(), prompt_tokens.is_some()].into_iter().filter(|&given| given).count();
+        if given != 1 {
+            return Err(invalid("prompt", format!("{given} of prompt, append, prompt_tokens"), "exactly one of them"));
+        }
+        if append.is_some() != base_tokens.is_some() {
+            return Err(invalid("base_tokens", format!("{base_tokens:?}"), "the history length together with append, and only then"));
+        }
+        let hashed = prompt.map(|object| self.hashed(object, "prompt")).transpose()?;
+        let appended = append.map(|object| tokens::read(object, "append")).transpose()?;
+        let input = match (&hashed, &appended) {
+            (Some(hashed), _) => TurnInput::Prompt(hashed.get()),
+            (None, Some(tokens)) => TurnInput::Append { base_tokens: base_tokens.unwrap_or_default(), tokens },
+            (None, None) => TurnInput::Count { prompt_tokens: prompt_tokens.unwrap_or_default() },
+        };
+        let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let deadline = duration("deadline_s", deadline_s)?;
+        let submit = Submit { turn, attempt, session, workload, namespace, input, max_new_tokens, candidates: names.as_deref(), hold, deadline };
+        let now = time(now)?;
+        let decision = self.lock()?.submit(now, &submit);
+        decision.map(Decision).map_err(to_py)
+    }
+
+    #[pyo3(signature = (prompt = None, *, session = None, namespace = ""))]
+    fn peek(&self, prompt: Option<&Bound<'_, PyAny>>, session: Option<&str>, namespace: &str) -> PyResult<Vec<(String, u64)>> {
+        let holders = match (prompt, session) {
+            (Some(object), None) => {
+                let hashed = self.hashed(object, "prompt")?;
+                self.lock()?.peek(namespace, hashed.get())
+            }
+            (None, Some(session)) => {
+                let holders = self.lock()?.peek_session(session);
+                holders.map_err(to_py)?
+            }
+            _ => return Err(invalid("prompt", "both or neither of prompt and session", "exactly one of them")),
+        };
+        Ok(holders.into_iter().map(|(name, tokens)| (name.to_string(), tokens)).collect())
+    }
+
+    /// Hashes a prompt with this router's key and block size.
+    fn prompt(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+        Ok(Prompt(self.hasher.prompt(&tokens::read(tokens, "tokens")?)))
+    }
+
+    #[pyo3(signature = (turn, output_tokens, *, now = None))]
+    fn progress(&self, turn: &str, output_tokens: u64, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.progress(now, turn, output_tokens);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (turn, output = None, *, output_tokens = None, cached_tokens = None, now = None))]
+    fn complete(
+        &self,
+        turn: &str,
+        output: Option<&Bound<'_, PyAny>>,
+        output_tokens: Option<u64>,
+        cached_tokens: Option<u64>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let output = output.map(|object| tokens::read(object, "output")).transpose()?;
+        let now = time(now)?;
+        let outcome = self.lock()?.complete(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens });
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (turn, output = None, *, output_tokens = None, cached_tokens = None, now = None))]
+    fn abort(
+        &self,
+        turn: &str,
+        output: Option<&Bound<'_, PyAny>>,
+        output_tokens: Option<u64>,
+        cached_tokens: Option<u64>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let output = output.map(|object| tokens::read(object, "output")).transpose()?;
+        let now = time(now)?;
+        let outcome = self.lock()?.abort(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens });
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (session, child, *, now = None))]
+    fn fork(&self, session: &str, child: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.fork(now, session, child);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (session, *, completed = true, now = None))]
+    fn end_session(&self, session: &str, completed: bool, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.end_session(now, session, completed);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, now = None))]
+    fn add_replica(&self, replica: &Bound<'_, PyAny>, now: Option<f64>) -> PyResult<Outcome> {
+        let replica = arguments::replica(replica)?;
+        let now = time(now)?;
+        let outcome = self.lock()?.add_replica(now, replica);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (name, *, now = None))]
+    fn lose_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.lose_replica(now, name);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (version, *, mode = "flush", replica = None, now = None))]
+    fn weights_updated(&self, version: i64, mode: &str, replica: Option<&str>, now: Option<f64>) -> PyResult<Outcome> {
+        let mode = match mode {
+            "flush" => WeightsMode::Flush,
+            "keep" => WeightsMode::Keep,
+            "salt" => WeightsMode::Salt,
+            other => return Err(invalid("mode", format!("{other:?}"), "\"flush\", \"keep\" or \"salt\"")),
+        };
+        let now = time(now)?;
+        let outcome = self.lock()?.weights_updated(now, version, mode, replica);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (*, now = None))]
+    fn tick(&self, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.tick(now);
+        Ok(Outcome(outcome))
+    }
+
+    fn drain(&self) -> PyResult<Vec<Decision>> {
+        let mut core = self.lock()?;
+        let decisions: Vec<_> = std::iter::from_fn(|| core.drain()).collect();
+        drop(core);
+        Ok(decisions.into_iter().map(Decision).collect())
+    }
+
+    #[pyo3(signature = (*, now = None))]
+    fn raw_view<'py>(&self, py: Python<'py>, now: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
+        let now = time(now)?;
+        let fleet = self.lock()?.view(now);
+        view::to_dict(py, &fleet)
+    }
+
+    #[pyo3(signature = (fields, *, step, replicas, workloads, now = None))]
+    fn raw_set_limits(
+        &self,
+        fields: &Bound<'_, PyDict>,
+        step: i64,
+        replicas: Vec<String>,
+        workloads: Vec<String>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let limits = limits::read(fields, replicas, workloads)?;
+        let now = time(now)?;
+        let outcome = self.lock()?.set_limits(now, &limits, step);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    /// Counters since the start, and sizes now.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.lock()?.stats();
+        let dict = PyDict::new(py);
+        for (name, value) in stats.entries() {
+            dict.set_item(name, value)?;
+        }
+        Ok(dict)
+    }
+
+    fn audit(&self) -> PyResult<()> {
+        let result = self.lock()?.audit();
+        result.map_err(to_py)
+    }
+
+    #[getter]
+    fn wake_at(&self) -> PyResult<Option<f64>> {
+        let at = self.lock()?.wake_at();
+        Ok(at.map(seconds))
+    }
+
+    #[getter]
+    fn policy_due(&self) -> PyResult<bool> {
+        Ok(self.lock()?.policy_due())
+    }
+
+    #[getter]
+    fn hash_key<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.key.0)
+    }
+
+    #[getter]
+    fn block_tokens(&self) -> u32 {
+        self.hasher.block_tokens()
+    }
+
+    #[getter]
+    fn replicas<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let names = self.lock()?.replicas();
+        PyTuple::new(py, names.iter().map(|name| &**name))
+    }
+
+    #[getter]
+    fn workloads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let names = self.lock()?.workloads();
+        PyTuple::new(py, names.iter().map(|name| &**name))
+    }
+}
