@@ -1,0 +1,12 @@
+"""Policies: small pure functions that compute the limits which the core enforces.
+
+`contract` says what a policy reads and returns; `lookup` finds one by name. A policy imports NumPy and this package only.
+"""
+
+from turnout.policies.contract import FleetView, Limits, Policy
+from turnout.policies.misa import Misa, MisaT
+from turnout.policies.open import Open
+from turnout.policies.registry import POLICIES, lookup
+from turnout.policies.static_cap import StaticCap
+
+__all__ = ["POLICIES", "FleetView", "Limits", "Misa", "MisaT", "Open", "Policy", "StaticCap", "lookup"]
