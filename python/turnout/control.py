@@ -48,6 +48,8 @@ class ControlState:
         failures: Steps at which the policy raised or returned limits that cannot be enforced.
         consecutive_failures: Failures since the last good step.
         last_error: Message of the latest failure; empty if there was none.
+        sent: The fields in force, as they went to the target.
+        rows: Names of the replicas and workloads that `sent` is for; None before the first step.
     """
 
     last: Limits = field(default_factory=Limits)
@@ -55,8 +57,8 @@ class ControlState:
     failures: int = 0
     consecutive_failures: int = 0
     last_error: str = ""
-    _sent: RawLimits = field(default_factory=dict, repr=False)
-    _rows: tuple[tuple[str, ...], tuple[str, ...]] | None = field(default=None, repr=False)
+    sent: RawLimits = field(default_factory=dict, repr=False)
+    rows: tuple[tuple[str, ...], tuple[str, ...]] | None = field(default=None, repr=False)
 
 
 _STATES: Final[weakref.WeakKeyDictionary[Any, ControlState]] = weakref.WeakKeyDictionary()
@@ -128,12 +130,12 @@ def step(
         if on_policy_error == "raise":
             raise
         if state.consecutive_failures >= FALLBACK_AFTER:
-            state._sent, state._rows = {"ceiling_tokens": FALLBACK_CEILING_SHARE * view.kv_tokens}, rows
+            state.sent, state.rows = {"ceiling_tokens": FALLBACK_CEILING_SHARE * view.kv_tokens}, rows
         # Sent again even if nothing changed: this ends the step for the target, which would ask again at once.
-        _send(target, state._sent, view.step, state._rows or rows, clock)
+        _send(target, state.sent, view.step, state.rows or rows, clock)
         return state
     state.consecutive_failures = 0
-    state.last, state._sent, state._rows = limits, raw, rows
+    state.last, state.sent, state.rows = limits, raw, rows
     return state
 
 

@@ -1,6 +1,7 @@
 """Policies: small pure functions that compute the limits which the core enforces.
 
-`contract` says what a policy reads and returns; `lookup` finds one by name. A policy imports NumPy and this package only.
+`contract` says what a policy reads and returns; `lookup` finds one by name. A policy imports NumPy and
+this package only.
 """
 
 from turnout.policies.contract import FleetView, Limits, Policy

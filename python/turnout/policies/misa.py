@@ -101,7 +101,7 @@ def unfinished(view: FleetView) -> NDArray[np.float64]:
     finite = view.kv_tokens[np.isfinite(view.kv_tokens)]
     size = np.where(np.isfinite(view.kv_tokens), view.kv_tokens, finite.max(initial=1.0)) * view.accepting
     part = size / max(size.sum(), np.finfo(np.float64).tiny)
-    return view.sessions + np.outer(part, view.held_new + view.paused)
+    return view.sessions.astype(np.float64) + np.outer(part, view.held_new + view.paused)
 
 
 def _quotas(view: FleetView, last: Limits, price: NDArray[np.float64], *, paper: bool) -> Limits:

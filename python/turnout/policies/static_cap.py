@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,6 +11,10 @@ from turnout.policies.limits import Limits
 
 if TYPE_CHECKING:
     from turnout.policies.view import FleetView
+
+
+LEASE_S: Final = 600.0
+"""A session keeps its slot through its tool gaps: the longest lease that the core grants, s."""
 
 
 class StaticCap:
@@ -35,5 +39,5 @@ class StaticCap:
         self.sessions = sessions
 
     def limits(self, view: FleetView, last: Limits) -> Limits:  # noqa: ARG002 - the contract's signature
-        """Set `session_cap` alone, see `Policy.limits`."""
-        return Limits(session_cap=self.sessions, ceiling_tokens=np.inf, overflow_tokens=np.inf)
+        """Set `session_cap` and the longest lease, see `Policy.limits`."""
+        return Limits(session_cap=self.sessions, ceiling_tokens=np.inf, overflow_tokens=np.inf, lease_s=LEASE_S)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from turnout.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,7 +95,8 @@ class FleetView:
         prefill_tokens_per_s: (R,) prefill rate P, uncached tokens per second.
         sessions_running: (R, W) int64, charged sessions with an open turn.
         sessions_idle: (R, W) int64, charged sessions between two turns. Caps count running + idle.
-        workload_tokens: (R, W) union of that workload's own claims, tokens; a block shared by two workloads counts for both.
+        workload_tokens: (R, W) union of that workload's own claims, tokens; a block that two workloads share counts
+            for both.
         reserved_tokens: (R, W) tokens reserved for the output of running turns.
         target: (W,) wanted share of finished sessions, 0..1; NaN = unset.
         held_new: (W,) int64, first turns that wait.

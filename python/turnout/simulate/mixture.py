@@ -32,6 +32,7 @@ BLOCK_TOKENS: Final = 16
 
 SYSTEM_TOKENS: Final = 4_096
 CONTEXT_LIMIT_TOKENS: Final = 131_072
+MOST_SCALE: Final = 1_000
 
 
 class _Session(NamedTuple):
@@ -63,8 +64,8 @@ def mixture(sessions: int, *, seed: int = 0, scale: float = 8.0) -> Scenario:
     """
     if sessions < 1:
         raise InvalidArgument(f"sessions: got {sessions}, accepted is a whole number >= 1")
-    if not 1 <= scale <= 1_000:
-        raise InvalidArgument(f"scale: got {scale}, accepted is 1 to 1000")
+    if not 1 <= scale <= MOST_SCALE:
+        raise InvalidArgument(f"scale: got {scale}, accepted is 1 to {MOST_SCALE}")
     rng = np.random.default_rng(seed)
     classes = _interleave(rng, sessions)
     drawn = [(_agent, _rlvr, _rlhf)[kind](rng) for kind in classes]
@@ -72,7 +73,8 @@ def mixture(sessions: int, *, seed: int = 0, scale: float = 8.0) -> Scenario:
     prompt = np.concatenate([session.prompt_tokens for session in drawn])
     output = np.concatenate([session.output_tokens for session in drawn])
     prompt_tokens = np.maximum(np.round(prompt / scale), 1).astype(np.int64)
-    first_run, first_id, blocks, shared = _runs(classes, lengths, prompt_tokens, int(SYSTEM_TOKENS / scale) // BLOCK_TOKENS)
+    system_blocks = int(SYSTEM_TOKENS / scale) // BLOCK_TOKENS
+    first_run, first_id, blocks, shared = _runs(classes, lengths, prompt_tokens, system_blocks)
     return Scenario(
         workloads=WORKLOADS,
         targets=np.array(TARGETS),

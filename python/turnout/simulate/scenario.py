@@ -6,14 +6,16 @@ of 200,000 tokens in a few numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnout.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Ints = NDArray[np.int64]
 
@@ -101,12 +103,9 @@ class Scenario:
         _require("session_parent", self.session_parent, _inside(self.session_parent, -1, np.arange(sessions)))
         lengths = np.diff(self.session_first_turn)
         _require("session_first_turn", self.session_first_turn[:-1], lengths >= 1)
-        own = self.session_parent < 0
-        _require(
-            "session_after_turn",
-            self.session_after_turn,
-            np.where(own, self.session_after_turn == -1, _inside(self.session_after_turn, 0, lengths[self.session_parent])),
-        )
+        after = self.session_after_turn
+        child = _inside(after, 0, lengths[self.session_parent])
+        _require("session_after_turn", after, np.where(self.session_parent < 0, after == -1, child))
         blocks = np.diff(np.concatenate(([0], np.cumsum(self.run_blocks)))[self.turn_first_run])
         _require("run_blocks", blocks, blocks == self.turn_prompt_tokens // self.block_tokens)
 
@@ -122,7 +121,9 @@ class Scenario:
 
     def to_raw(self) -> dict[str, Any]:
         """The mapping that `Simulation` takes as `scenario`: `block_tokens` and the arrays, by their names."""
-        return {"block_tokens": self.block_tokens, **{name: getattr(self, name) for name in _ARRAYS}}
+        # The core reads flags as bytes.
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return {"block_tokens": self.block_tokens, **arrays, "run_shared": self.run_shared.view(np.uint8)}
 
 
 def _inside(values: Ints, low: int, high: int | Ints) -> NDArray[np.bool_]:
