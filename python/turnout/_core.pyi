@@ -2,14 +2,16 @@
 """The Rust core. Use `turnout.Router`, which adds a policy to the class here."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final
+from typing import Any, Literal, Self, TypeAlias, TypedDict, final
+
+from typing_extensions import disjoint_base
 
 from turnout.config import Replica, Workload
 
-Tokens: TypeAlias = Any
-"""1-D C-contiguous buffer of 4- or 8-byte integers (NumPy, array.array, memoryview), list or tuple of int, CPU tensor."""
+_Tokens: TypeAlias = Any
+"""1-D contiguous buffer of 4- or 8-byte integers (NumPy, array.array, ...), list or tuple of int, CPU tensor."""
 
-class RawView(TypedDict):
+class _RawView(TypedDict):
     """A fleet view as bytes, see `turnout.policies.FleetView.from_raw`."""
 
     step: int
@@ -19,7 +21,7 @@ class RawView(TypedDict):
     workloads: tuple[str, ...]
     columns: dict[str, tuple[str, str, bytes]]
 
-__all__: Final[list[str]]
+__all__ = ["Decision", "Outcome", "Prompt", "Receipt", "Router", "Simulation", "build_info", "engines"]
 
 def build_info() -> dict[str, str]:
     """What a bug report should say: version, profile (release or debug), target and fingerprint kernel."""
@@ -41,11 +43,11 @@ class Prompt:
         InvalidArgument: Key or block size are out of range.
     """
 
-    def __new__(cls, tokens: Tokens, *, hash_key: bytes, block_tokens: int = 16) -> Self: ...
+    def __new__(cls, tokens: _Tokens, *, hash_key: bytes, block_tokens: int = 16) -> Self: ...
     def __len__(self) -> int: ...
     @property
     def block_tokens(self) -> int:
-        """Tokens per block."""
+        """_Tokens per block."""
 
 @final
 class Receipt:
@@ -77,7 +79,7 @@ class Receipt:
 
     @property
     def reclaimable_tokens(self) -> int:
-        """Tokens of idle sessions whose lease is over (held)."""
+        """_Tokens of idle sessions whose lease is over (held)."""
 
     @property
     def cost_s(self) -> float:
@@ -160,6 +162,7 @@ class Outcome:
     def status(self) -> Literal["done", "duplicate", "late", "unknown"]:
         """Applied; said what was known; came after the end; names nobody that is known."""
 
+@disjoint_base
 class Router:
     """The decision core behind one lock. Times are seconds on one monotonic clock, by default `time.monotonic()`.
 
@@ -167,7 +170,7 @@ class Router:
         replicas: Objects with the attributes of `turnout.Replica`.
         workloads: Objects with the attributes of `turnout.Workload`; none = one called `default`.
         hash_key: 16 secret bytes that key the fingerprints.
-        block_tokens: Tokens per index block, 1..4096.
+        block_tokens: _Tokens per index block, 1..4096.
         seed: Seed of the generator that breaks ties of placement.
         max_held: Turns that may wait; one more is rejected.
         control_period_s: Time between control steps, s; inf = never due by time.
@@ -193,9 +196,9 @@ class Router:
     ) -> Self: ...
     def submit(
         self,
-        prompt: Tokens | Prompt | None = None,
+        prompt: _Tokens | Prompt | None = None,
         *,
-        append: Tokens | None = None,
+        append: _Tokens | None = None,
         base_tokens: int | None = None,
         prompt_tokens: int | None = None,
         turn: str | None = None,
@@ -245,7 +248,7 @@ class Router:
         """
 
     def peek(
-        self, prompt: Tokens | Prompt | None = None, *, session: str | None = None, namespace: str = ""
+        self, prompt: _Tokens | Prompt | None = None, *, session: str | None = None, namespace: str = ""
     ) -> list[tuple[str, int]]:
         """Which replicas hold a prefix of a prompt, or of a session's history. Changes nothing.
 
@@ -262,7 +265,7 @@ class Router:
             InvalidArgument: Both or neither of prompt and session are given.
         """
 
-    def prompt(self, tokens: Tokens) -> Prompt:
+    def prompt(self, tokens: _Tokens) -> Prompt:
         """Hash a prompt with this router's key and block size.
 
         Args:
@@ -280,7 +283,7 @@ class Router:
 
         Args:
             turn: A placed turn.
-            output_tokens: Tokens generated so far.
+            output_tokens: _Tokens generated so far.
             now: Time, s.
 
         Returns:
@@ -293,7 +296,7 @@ class Router:
     def complete(
         self,
         turn: str,
-        output: Tokens | None = None,
+        output: _Tokens | None = None,
         *,
         output_tokens: int | None = None,
         cached_tokens: int | None = None,
@@ -315,7 +318,7 @@ class Router:
     def abort(
         self,
         turn: str,
-        output: Tokens | None = None,
+        output: _Tokens | None = None,
         *,
         output_tokens: int | None = None,
         cached_tokens: int | None = None,
@@ -377,7 +380,9 @@ class Router:
         """
 
     def lose_replica(self, name: str, *, now: float | None = None) -> Outcome:
-        """Remove a replica that is gone. Its turns leave by `drain` as `lost`; its sessions are paused, keeping their place.
+        """Remove a replica that is gone.
+
+        Its turns leave by `drain` as `lost`; its sessions are paused and keep their place.
 
         Args:
             name: The replica.
@@ -427,7 +432,7 @@ class Router:
     def drain(self) -> list[Decision]:
         """Take the decisions about turns that were held or lost: each exactly once, in order."""
 
-    def raw_view(self, *, now: float | None = None) -> RawView:
+    def raw_view(self, *, now: float | None = None) -> _RawView:
         """Copy the measured state of the fleet, as bytes; see `turnout.Router.view`.
 
         Args:
@@ -484,7 +489,7 @@ class Router:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens per index block."""
+        """_Tokens per index block."""
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -535,7 +540,7 @@ class Simulation:
     def advance(self) -> bool:
         """Play on, without the interpreter, to the next control step (True) or to the end (False)."""
 
-    def raw_view(self) -> RawView:
+    def raw_view(self) -> _RawView:
         """State for a policy, see `Router.raw_view`."""
 
     def raw_set_limits(

@@ -47,7 +47,7 @@ class Router(_core.Router):
 
     policy: Policy | None
 
-    def __new__(
+    def __new__(  # noqa: PLR0913 - keyword arguments
         cls,
         replicas: Iterable[Replica],
         workloads: Iterable[Workload] = (),
@@ -76,7 +76,7 @@ class Router(_core.Router):
             session_ttl_s=session_ttl_s,
         )
         router.policy = policy
-        router._on_policy_error = on_policy_error  # noqa: SLF001 - its own attribute
+        router._on_policy_error = on_policy_error
         return router
 
     _on_policy_error: control.OnPolicyError
@@ -124,5 +124,7 @@ class Router(_core.Router):
         """
         policy = self.policy
         if policy is None:
-            raise PolicyError("policy: got None, accepted is a policy given to Router(policy=...)", "policy", "None", "a policy")
+            raise PolicyError(
+                "policy: got None, accepted is a policy given to Router(policy=...)", "policy", "None", "a policy"
+            )
         return control.step(self, policy, on_policy_error=self._on_policy_error, now=now)

@@ -79,9 +79,7 @@ def test_the_order_of_replicas_does_not_matter(policy: Policy, view: FleetView, 
 @every_quota
 @given(view=views(), factor=st.floats(1e-3, 1e3))
 def test_the_unit_of_tokens_does_not_matter(policy: Policy, view: FleetView, factor: float) -> None:
-    scaled = dataclasses.replace(
-        view, kv_tokens=view.kv_tokens * factor, context_tokens=view.context_tokens * factor
-    )
+    scaled = dataclasses.replace(view, kv_tokens=view.kv_tokens * factor, context_tokens=view.context_tokens * factor)
     for plain, other in zip(answers(policy, view, view), answers(policy, scaled, scaled), strict=True):
         np.testing.assert_array_equal(plain.workload_cap, other.workload_cap)
         np.testing.assert_allclose(np.multiply(plain.ceiling_tokens, factor), other.ceiling_tokens)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import zlib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,9 @@ from turnout import Replica, Router, Workload, control
 from turnout.control import FALLBACK_AFTER, ControlState, state_of, step
 from turnout.errors import InvalidArgument, PolicyError
 from turnout.policies import FleetView, Limits, MisaT, StaticCap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KV_TOKENS = 10_000
 
@@ -216,7 +218,7 @@ def test_mode_is_checked(router: Router) -> None:
 
 def test_interrupts_are_not_swallowed(router: Router) -> None:
     class Stopped:
-        def limits(self, view: FleetView, last: Limits) -> Limits:
+        def limits(self, view: FleetView, last: Limits) -> Limits:  # noqa: ARG002 - the contract's signature
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

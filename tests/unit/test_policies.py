@@ -27,9 +27,7 @@ def mixed(kv_tokens: float = 1_000_000, **columns: object) -> FleetView:
 
 
 def g10() -> FleetView:
-    return mixed(
-        1_900_000, held_new=[30, 20, 10], context_tokens=[60_000, 40_000, 5_000], residency_s=[600, 900, 120]
-    )
+    return mixed(1_900_000, held_new=[30, 20, 10], context_tokens=[60_000, 40_000, 5_000], residency_s=[600, 900, 120])
 
 
 class TestGoldenScenarios:
@@ -138,7 +136,9 @@ class TestStability:
 
     def test_caps_kept_for_other_rows_are_forgotten(self) -> None:
         last = Misa().limits(mixed(), NONE)
-        view = FleetView.build(["new"], ["agent", "rlvr", "rlhf"], kv_tokens=1_000_000, held_new=1, context_tokens=1_000)
+        view = FleetView.build(
+            ["new"], ["agent", "rlvr", "rlhf"], kv_tokens=1_000_000, held_new=1, context_tokens=1_000
+        )
         assert Misa().limits(view, last).workload_cap.tolist() == Misa().limits(view, NONE).workload_cap.tolist()
 
 
@@ -155,7 +155,7 @@ class TestBaselines:
 
     @pytest.mark.parametrize("sessions", [0, -1, 1.5, True, "8"])
     def test_static_cap_refuses_what_is_no_count(self, sessions: object) -> None:
-        with pytest.raises(InvalidArgument, match="sessions: got .*, accepted is a whole number >= 1"):
+        with pytest.raises(InvalidArgument, match=r"sessions: got .*, accepted is a whole number >= 1"):
             StaticCap(sessions)
 
 
@@ -210,8 +210,13 @@ class TestFleetView:
                 columns[name] = (shape, value.dtype.str.lstrip("<|").replace("b1", "?"), value.tobytes())
         columns["of_a_later_version"] = ("R", "f8", bytes(16))
         raw = {
-            "step": 7, "now_s": 1.5, "elapsed_s": 0.5, "replicas": ("r0", "r1"), "workloads": ("a",), "columns": columns,
-        }  # fmt: skip
+            "step": 7,
+            "now_s": 1.5,
+            "elapsed_s": 0.5,
+            "replicas": ("r0", "r1"),
+            "workloads": ("a",),
+            "columns": columns,
+        }
         again = FleetView.from_raw(raw)
         assert (again.step, again.now_s, again.elapsed_s) == (7, 1.5, 0.5)
         assert again.accepting.tolist() == [True, False]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from turnout.errors import InvalidArgument
 from turnout.simulate.mixture import CONTEXT_LIMIT_TOKENS, TARGETS, mixture
-from turnout.simulate.scenario import Scenario
+
+if TYPE_CHECKING:
+    from turnout.simulate.scenario import Scenario
 
 
 def by_class(scenario: Scenario, values: np.ndarray, workload: str) -> np.ndarray:
@@ -37,7 +39,9 @@ class TestShape:
         assert np.percentile(by_class(self.FULL, self.FULL.turn_prompt_tokens, "rlvr"), 99) < 3_000
 
     def test_rlhf(self) -> None:
-        assert np.percentile(by_class(self.FULL, self.FULL.turn_output_tokens, "rlhf"), 50) == pytest.approx(7_000, rel=0.06)
+        assert np.percentile(by_class(self.FULL, self.FULL.turn_output_tokens, "rlhf"), 50) == pytest.approx(
+            7_000, rel=0.06
+        )
         assert np.percentile(by_class(self.FULL, self.FULL.turn_prompt_tokens, "rlhf"), 99) < 3_000
 
     def test_shares_of_sessions(self) -> None:
@@ -84,7 +88,9 @@ def test_agents_share_their_system_prompt_and_nothing_else() -> None:
     assert all(len(who) == 1 for block, who in owners.items() if block >= 4_096 // 16)
 
 
-@pytest.mark.parametrize(("arguments", "name"), [({"sessions": 0}, "sessions"), ({"sessions": 1, "scale": 0.5}, "scale")])
+@pytest.mark.parametrize(
+    ("arguments", "name"), [({"sessions": 0}, "sessions"), ({"sessions": 1, "scale": 0.5}, "scale")]
+)
 def test_bad_arguments(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{name}: got "):
         mixture(**arguments)

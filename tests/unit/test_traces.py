@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zstandard
 
 from turnout.errors import InvalidArgument, TraceError
-from turnout.simulate.scenario import Scenario
 from turnout.simulate.traces import read_trace
+
+if TYPE_CHECKING:
+    from turnout.simulate.scenario import Scenario
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 
@@ -77,7 +79,7 @@ class TestSessions:
         assert scenario.run_shared.tolist() == [True, True, False, True, False, True, False]
 
     def test_sub_agents_start_after_their_turn_and_share_the_ids(self, tmp_path: Path) -> None:
-        child = {"sid": "c", "parent": "s", "after_turn": 1, "t": 3.0, "reqs": [request(40, [1, 1], [7, 1])]}
+        child = {"sid": "c", "parent": "s", "after_turn": 1, "t": 3.0, "reqs": [request(40, [1, 1], [4, 1])]}
         lines = [session(request(33, [1, 2]), request(50, [1, 3]), subagents=[child]) for _ in range(2)]
         scenario = read_trace(write(tmp_path / "a.zst", *lines))
         assert scenario.session_parent.tolist() == [-1, 0, -1, 2]
@@ -150,7 +152,10 @@ class TestRefusals:
             (session(request(33, [1, 2], out=True)), r"reqs\[0\].out: got True"),
             (session(request(33, [1, 2], think=-2)), r"reqs\[0\].think: got -2, accepted is a number of seconds >= 0"),
             (session(request(33, [1, 2], t="now")), r"reqs\[0\].t: got now"),
-            (session(request(33, [1, 5])), r"reqs\[0\].h: got 5 blocks, accepted is 2 full blocks of 16 for a prompt of"),
+            (
+                session(request(33, [1, 5])),
+                r"reqs\[0\].h: got 5 blocks, accepted is 2 full blocks of 16 for a prompt of",
+            ),
             (session(request(33, [-1, 2])), r"reqs\[0\].h\[0\]\[0\]: got -1"),
             (session(request(33, [1, 0])), r"reqs\[0\].h\[0\]\[1\]: got 0, accepted is a whole number >= 1"),
             (session(request(33, [1])), r"reqs\[0\].h\[0\]: got \[1\], accepted is \[first_id, n\]"),

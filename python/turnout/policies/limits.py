@@ -141,11 +141,11 @@ def _spell_out(name: str, value: ArrayLike, rule: _Rule, view: FleetView) -> NDA
     shape = tuple(len(names) for names in rows)
     try:
         given = np.asarray(value)
-        if given.dtype.kind not in "iuf":
-            raise TypeError
-        given = given.astype(np.float64)
     except (TypeError, ValueError):
         raise _refuse(name, "", repr(value)[:80], "a number or an array of numbers") from None
+    if given.dtype.kind not in "iuf":
+        raise _refuse(name, "", repr(value)[:80], "a number or an array of numbers")
+    given = given.astype(np.float64)
     if given.shape not in ((), shape):
         raise _refuse(name, "", f"shape {given.shape}", f"a number or shape {shape}" if shape else "one number")
     low = given <= 0 if rule.positive else given < 0

@@ -49,7 +49,9 @@ class Engine:
         """Rate of a full chunk without context, tokens/s: what the placement cost assumes."""
         tokens = self.max_batched_tokens
         return tokens / (
-            self.prefill_base_s + self.prefill_s_per_token * tokens + self.prefill_s_per_token_pair * tokens * tokens / 2
+            self.prefill_base_s
+            + self.prefill_s_per_token * tokens
+            + self.prefill_s_per_token_pair * tokens * tokens / 2
         )
 
 

@@ -107,7 +107,9 @@ def run(
     started = time.monotonic()
     decide, state, model = lookup(policy), ControlState(), engine(setup.engine)
     # Without an end in time a sample every five seconds still draws a smooth line.
-    sample_period_s = max(setup.control_period_s, setup.duration_s / SAMPLES if math.isfinite(setup.duration_s) else 5.0)
+    sample_period_s = max(
+        setup.control_period_s, setup.duration_s / SAMPLES if math.isfinite(setup.duration_s) else 5.0
+    )
     simulation = _core.Simulation(
         [
             Replica(

@@ -73,7 +73,7 @@ def read_trace(path: str | Path, *, sessions: int | None = None, gap_scale: floa
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of the decompressed file that are not blank, numbered from 1."""
-    import zstandard  # noqa: PLC0415 - an extra; read_trace says so when it is missing
+    import zstandard
 
     number, rest = 0, b""
     try:
@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _decompressed(path: Path) -> Iterator[bytes]:
     """The content of a zstd file of one or more frames, piece by piece; EOFError when the last one is cut short."""
-    import zstandard  # noqa: PLC0415 - as above
+    import zstandard
 
     with path.open("rb") as file:
         decoder = zstandard.ZstdDecompressor().decompressobj()

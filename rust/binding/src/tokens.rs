@@ -29,6 +29,7 @@ pub(crate) fn read(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResul
     }
     match PyUntypedBuffer::get(object) {
         Ok(buffer) => from_buffer(object.py(), &buffer, argument),
+        Err(_) if object.getattr("ndim").is_ok_and(|ndim| ndim.eq(0).unwrap_or(false)) => Err(dimensions(argument, 0)),
         Err(_) if object.hasattr("__dlpack__")? => from_dlpack(object, argument),
         Err(_) => Err(invalid_tokens(
             argument,
@@ -43,7 +44,7 @@ fn from_items<'py>(items: impl Iterator<Item = Bound<'py, PyAny>>, len: usize, a
         if item.is_instance_of::<PyBool>() || item.is_instance_of::<PyFloat>() {
             return Err(invalid_tokens(argument, format!("index {index}: got {} {}, a token is an int", type_name(&item), text(&item))));
         }
-        match item.extract::<i128>() {
+        match item.extract::<i64>() {
             Ok(value) => tokens.push(u32::try_from(value).map_err(|_| out_of_range(argument, index, &value.to_string()))?),
             Err(_) if item.hasattr("__index__")? => return Err(out_of_range(argument, index, &text(&item))),
             Err(_) => return Err(invalid_tokens(argument, format!("index {index}: got {} {}, a token is an int", type_name(&item), text(&item)))),
@@ -55,12 +56,15 @@ fn from_items<'py>(items: impl Iterator<Item = Bound<'py, PyAny>>, len: usize, a
 fn from_buffer(py: Python<'_>, buffer: &PyUntypedBuffer, argument: &'static str) -> PyResult<Vec<u32>> {
     let format = buffer.format().to_string_lossy().into_owned();
     if buffer.dimensions() != 1 {
-        return Err(invalid_tokens(argument, format!("got {} dimensions, one is accepted: pass one prompt at a time", buffer.dimensions())));
+        return Err(dimensions(argument, buffer.dimensions()));
     }
     if !buffer.is_c_contiguous() {
         return Err(invalid_tokens(argument, "the buffer has gaps between its items; pass a contiguous one (np.ascontiguousarray)"));
     }
-    match ElementType::from_format(buffer.format()) {
+    // NumPy marks foreign byte order in front of the type.
+    let foreign = if cfg!(target_endian = "little") { ['>', '!'] } else { ['<', '<'] };
+    let kind = if format.starts_with(foreign) { ElementType::Unknown } else { ElementType::from_format(buffer.format()) };
+    match kind {
         ElementType::SignedInteger { bytes: 4 } => typed::<i32>(py, buffer, argument, |value| u32::try_from(value).ok()),
         ElementType::UnsignedInteger { bytes: 4 } => buffer.as_typed::<u32>()?.to_vec(py),
         ElementType::SignedInteger { bytes: 8 } => typed::<i64>(py, buffer, argument, |value| u32::try_from(value).ok()),
@@ -104,6 +108,10 @@ fn from_dlpack(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Ve
             format!("got {} that NumPy cannot view ({error}); a tensor on a GPU has to come over with .cpu() first", type_name(object)),
         )),
     }
+}
+
+fn dimensions(argument: &'static str, dimensions: usize) -> PyErr {
+    invalid_tokens(argument, format!("got {dimensions} dimensions, one is accepted: pass one prompt at a time"))
 }
 
 fn out_of_range(argument: &'static str, index: usize, value: &str) -> PyErr {

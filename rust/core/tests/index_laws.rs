@@ -148,7 +148,9 @@ proptest! {
     #[test]
     fn equals_a_model_of_single_blocks(operations in proptest::collection::vec(operation(), 1..70), queries in proptest::collection::vec(path(), 4)) {
         let mut index = Index::new(7);
-        (0..REPLICAS as u32).for_each(|replica| index.residency.add_replica(replica));
+        for replica in 0..REPLICAS as u32 {
+            index.residency.add_replica(replica);
+        }
         let mut model = Model::default();
         let (mut turns, mut kept): (Vec<Turn>, Vec<Kept>) = (Vec::new(), Vec::new());
         for operation in operations {
@@ -234,8 +236,12 @@ proptest! {
             index.residency.release(&mut index.tree, turn.replica as u32, turn.epoch, turn.cursor, turn.confirmed);
             index.unanchor(turn.cursor);
         }
-        kept.into_iter().for_each(|kept| index.unanchor(kept.cursor));
-        (0..REPLICAS as u32).for_each(|replica| index.flush(replica));
+        for gone in kept {
+            index.unanchor(gone.cursor);
+        }
+        for replica in 0..REPLICAS as u32 {
+            index.flush(replica);
+        }
         prop_assert_eq!((index.tree.blocks(), index.tree.run_count()), (0, 0));
     }
 }

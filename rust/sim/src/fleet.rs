@@ -14,7 +14,7 @@ use turnout_core::units::{Nanos, nanos, seconds};
 
 use crate::engine::model::EngineModel;
 use crate::engine::{Engine, Event, Request};
-use crate::metrics::{Counts, Sample, quantiles};
+use crate::metrics::{Counts, Sample};
 use crate::scenario::{Path, Scenario};
 
 /// Control steps in a row without any other event after which a run counts as stuck.
@@ -43,15 +43,15 @@ pub struct SimulationConfig {
 
 /// A session being played.
 #[derive(Debug)]
-struct Play {
+pub(crate) struct Play {
     name: Arc<str>,
-    session: usize,
+    pub(crate) session: usize,
     lap: u64,
     root: bool,
     turn: usize,
     path: Path,
-    submitted_at: Nanos,
-    held: bool,
+    pub(crate) submitted_at: Nanos,
+    pub(crate) held: bool,
     /// Tokens of the present prompt that the turn before left in some cache.
     reusable_tokens: u64,
     /// Tokens with KV at the end of the turn before.
@@ -59,7 +59,7 @@ struct Play {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+pub(crate) enum Happening {
     Submit(u64),
     /// An engine's plan ends, if this is still its plan.
     Engine(usize),
@@ -68,30 +68,30 @@ enum Happening {
 /// The simulation.
 #[derive(Debug)]
 pub struct Simulation {
-    config: SimulationConfig,
-    router: Router,
-    hasher: BlockHasher,
-    engines: Vec<Engine>,
-    names: HashMap<Arc<str>, usize>,
-    plays: HashMap<u64, Play>,
-    by_turn: HashMap<Arc<str>, u64>,
-    heap: BinaryHeap<Reverse<(Nanos, u64, Happening)>>,
-    order: u64,
-    next_play: u64,
+    pub(crate) config: SimulationConfig,
+    pub(crate) router: Router,
+    pub(crate) hasher: BlockHasher,
+    pub(crate) engines: Vec<Engine>,
+    pub(crate) names: HashMap<Arc<str>, usize>,
+    pub(crate) plays: HashMap<u64, Play>,
+    pub(crate) by_turn: HashMap<Arc<str>, u64>,
+    pub(crate) heap: BinaryHeap<Reverse<(Nanos, u64, Happening)>>,
+    pub(crate) order: u64,
+    pub(crate) next_play: u64,
     /// Next root session to start, and how many were started.
-    next_session: usize,
-    lap: u64,
-    started: u64,
-    outstanding: usize,
-    children: HashMap<usize, Vec<usize>>,
-    counts: Vec<Counts>,
-    series: Vec<Sample>,
-    next_sample: Nanos,
-    now: Nanos,
-    idle_steps: u32,
-    stuck: bool,
-    finished: bool,
-    events: Vec<Event>,
+    pub(crate) next_session: usize,
+    pub(crate) lap: u64,
+    pub(crate) started: u64,
+    pub(crate) outstanding: usize,
+    pub(crate) children: HashMap<usize, Vec<usize>>,
+    pub(crate) counts: Vec<Counts>,
+    pub(crate) series: Vec<Sample>,
+    pub(crate) next_sample: Nanos,
+    pub(crate) now: Nanos,
+    pub(crate) idle_steps: u32,
+    pub(crate) stuck: bool,
+    pub(crate) finished: bool,
+    pub(crate) events: Vec<Event>,
 }
 
 impl Simulation {
@@ -449,95 +449,6 @@ impl Simulation {
     pub fn set_limits(&mut self, limits: &Limits, step: i64) -> Result<()> {
         self.router.set_limits(self.now, limits, step)?;
         self.drain();
-        Ok(())
-    }
-
-    /// Simulated time, s.
-    #[must_use]
-    pub fn now_s(&self) -> f64 {
-        seconds(self.now)
-    }
-
-    /// How far the run is: time, or finished sessions where their number is given.
-    #[must_use]
-    pub fn finished_fraction(&self) -> f64 {
-        let roots = self.config.scenario.session_parent.iter().filter(|&&parent| parent < 0).count() as u64;
-        let total = if self.config.repeat { self.config.sessions } else { Some(self.config.sessions.map_or(roots, |most| most.min(roots))) };
-        let by_time = if self.config.duration_s.is_finite() { self.now_s() / self.config.duration_s } else { 0.0 };
-        let by_sessions = total.map_or(0.0, |total| (self.started - self.outstanding as u64) as f64 / total.max(1) as f64);
-        if self.finished { 1.0 } else { by_time.max(by_sessions).min(1.0) }
-    }
-
-    /// The router that decides.
-    #[must_use]
-    pub fn router(&self) -> &Router {
-        &self.router
-    }
-
-    /// Counters by workload.
-    #[must_use]
-    pub fn counts(&self) -> &[Counts] {
-        &self.counts
-    }
-
-    /// Seconds held (p50, p99, max) of the turns of a workload: 0 for those placed at once, those still held included.
-    #[must_use]
-    pub fn hold_quantiles(&self, workload: Option<usize>) -> [f64; 3] {
-        let chosen = |at: usize| workload.is_none_or(|workload| workload == at);
-        let mut holds: Vec<f32> =
-            self.counts.iter().enumerate().filter(|&(at, _)| chosen(at)).flat_map(|(_, counts)| counts.holds_s.iter().copied()).collect();
-        let held = self.plays.values().filter(|play| play.held && chosen(self.config.scenario.session_workload[play.session] as usize));
-        holds.extend(held.map(|play| seconds(self.now - play.submitted_at) as f32));
-        let at_once = self.counts.iter().enumerate().filter(|&(at, _)| chosen(at)).map(|(_, counts)| counts.at_once).sum();
-        quantiles(at_once, &mut holds)
-    }
-
-    /// Turns held and running now, by workload.
-    #[must_use]
-    pub fn open_turns(&self, workload: usize) -> (u64, u64) {
-        let mine =
-            self.by_turn.values().map(|id| &self.plays[id]).filter(|play| self.config.scenario.session_workload[play.session] as usize == workload);
-        mine.fold((0, 0), |(held, running), play| if play.held { (held + 1, running) } else { (held, running + 1) })
-    }
-
-    /// Preemptions on all engines.
-    #[must_use]
-    pub fn preemptions(&self) -> u64 {
-        self.engines.iter().map(|engine| engine.preemptions).sum()
-    }
-
-    /// Tokens computed again after preemptions, on all engines.
-    #[must_use]
-    pub fn recomputed_tokens(&self) -> u64 {
-        self.engines.iter().map(|engine| engine.recomputed_tokens).sum()
-    }
-
-    /// The time series.
-    #[must_use]
-    pub fn series(&self) -> &[Sample] {
-        &self.series
-    }
-
-    /// Whether the run ended because nothing could happen any more.
-    #[must_use]
-    pub fn is_stuck(&self) -> bool {
-        self.stuck
-    }
-
-    /// Whether every submitted turn is accounted for, in the simulation and in the router.
-    ///
-    /// # Errors
-    /// [`Error::Internal`] with the numbers.
-    pub fn audit(&self) -> Result<()> {
-        self.router.audit()?;
-        for (workload, counts) in self.counts.iter().enumerate() {
-            let (held, running) = self.open_turns(workload);
-            let found = [counts.turns + counts.aborted_turns + held + running, counts.placed_turns + held + counts.aborted_turns];
-            if found[0] != counts.submitted_turns || found[1] < counts.submitted_turns {
-                let problem = format!("workload {workload}: {} turns submitted, {} accounted for", counts.submitted_turns, found[0]);
-                return Err(Error::Internal { problem });
-            }
-        }
         Ok(())
     }
 }

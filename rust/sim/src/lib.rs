@@ -4,4 +4,5 @@
 pub mod engine;
 pub mod fleet;
 pub mod metrics;
+mod results;
 pub mod scenario;

@@ -1,0 +1,116 @@
+"""The house: who may import whom, how long a file may be, and what may not stand in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "python" / "turnout"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()  # noqa: S607
+
+BASE = {"turnout.errors"}
+POLICIES = {"turnout.policies", *BASE}
+CONTROL = {"turnout.control", "turnout._core", "turnout.config", *POLICIES}
+SIMULATE = {"turnout.simulate", *CONTROL}
+ALLOWED = {
+    "turnout.errors": set(),
+    "turnout.config": set(),
+    "turnout.policies": {"numpy", *POLICIES},
+    "turnout.control": POLICIES,
+    "turnout.router": CONTROL,
+    "turnout": {"turnout.router", *CONTROL},
+    "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
+    "turnout.cli": {"typer", "turnout", *SIMULATE},
+}
+"""By part of the package: what it may import beside the standard library."""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(name: str) -> str:
+    """The longest part of the package that a module belongs to."""
+    return max((part for part in [*ALLOWED, "turnout._core"] if name == part or name.startswith(f"{part}.")), key=len)
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the direction"
+            found.update(
+                f"{node.module}.{alias.name}" if node.module == "turnout" else node.module for alias in node.names
+            )
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_point_one_way(path: Path) -> None:
+    part = part_of(module_name(path))
+    for name in imports(path):
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names:
+            continue
+        target = part_of(name) if top == "turnout" else top
+        assert target in ALLOWED[part], f"{module_name(path)} imports {name}"
+
+
+def test_import_needs_numpy_alone() -> None:
+    """In a process of its own, because this one has imported everything."""
+    code = "import sys, turnout; print({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
+    shown = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    third_party = {
+        name for name in ast.literal_eval(shown) if not name.startswith(("_", "sitecustomize", "usercustomize"))
+    }
+    assert third_party == {"numpy", "turnout"}
+
+
+@pytest.mark.parametrize(
+    ("crate", "accepted"),
+    [("core", set()), ("sim", {"turnout-core"}), ("binding", {"turnout-core", "turnout-sim", "pyo3"})],
+)
+def test_crates_point_one_way(crate: str, accepted: set[str]) -> None:
+    manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text(encoding="utf-8"))
+    assert set(manifest.get("dependencies", {})) == accepted
+
+
+def test_the_core_has_no_clock_no_io_no_threads() -> None:
+    forbidden = re.compile(
+        r"std::(time::(Instant|SystemTime)|fs|io|net|thread|env|process|sync::(Mutex|RwLock|atomic))|unsafe|println!"
+    )
+    for path in (ROOT / "rust" / "core" / "src").rglob("*.rs"):
+        text = path.read_text(encoding="utf-8").replace("forbid(unsafe_code)", "")
+        assert not forbidden.search(text), path
+
+
+SOURCES = [name for name in TRACKED if name.endswith((".rs", ".py", ".pyi"))]
+
+
+@pytest.mark.skipif(not TRACKED, reason="not a git checkout")
+def test_files_are_short_or_say_why() -> None:
+    for name in SOURCES:
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 500 or any("Length:" in line for line in lines[:5]), f"{name}: {len(lines)} lines"
+
+
+@pytest.mark.skipif(not TRACKED, reason="not a git checkout")
+def test_no_absolute_paths() -> None:
+    absolute = re.compile(r"(?<![\w.:/<*])/(?:home|root|tmp|opt|work|Users)/\w")
+    for name in TRACKED:
+        path = ROOT / name
+        if path.suffix in {".png", ".lock"} or not path.is_file():
+            continue
+        found = absolute.search(path.read_text(encoding="utf-8"))
+        assert not found, f"{name}: {found and found.group()}"
