@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.policies import FleetView, Limits, Misa, MisaT, Open, Policy, StaticCap
+from turnout.policies.misa import unfinished
 
 POLICIES = [Open(), StaticCap(5), Misa(), Misa(paper=True), MisaT(), MisaT(paper=True)]
 QUOTAS = [policy for policy in POLICIES if isinstance(policy, Misa | MisaT)]
@@ -112,6 +113,11 @@ def test_caps_never_exceed_what_fits(policy: Policy, view: FleetView) -> None:
     # What the caps admit, at mean size: the capacity, beyond it only the one session that nobody is refused.
     cap = policy.limits(view, Limits()).workload_cap
     busy = (view.sessions.sum(axis=1) + view.held_new.sum() + view.paused.sum()) > 0
+    if not policy.paper:
+        # Where everybody fits beside each other, nothing is scarce and nothing is capped.
+        roomy = np.isinf(cap).all(axis=1) & view.accepting
+        assert (unfinished(view) @ view.context_tokens <= view.kv_tokens)[roomy].all()
+        busy &= ~roomy
     beyond_one = np.where(cap > 1, cap, 0) @ view.context_tokens
     assert (beyond_one[busy] <= view.kv_tokens[busy] * (1 + 1e-6) + 1e-6 * view.context_tokens.sum()).all()
 

@@ -94,7 +94,12 @@ class TestQuota:
         assert (MisaT().limits(mixed(math.inf), NONE).workload_cap == math.inf).all()
 
     def test_an_empty_replica_is_free_for_any_workload(self) -> None:
-        assert Misa().limits(mixed(held_new=0), NONE).workload_cap.tolist() == [[25, 16, 125]]
+        assert Misa(paper=True).limits(mixed(held_new=0), NONE).workload_cap.tolist() == [[25, 16, 125]]
+
+    def test_quotas_divide_what_is_scarce(self) -> None:
+        for policy in (Misa(), MisaT()):
+            assert policy.limits(mixed(held_new=1), NONE).workload_cap.tolist() == [[math.inf] * 3]
+            assert np.isfinite(policy.limits(mixed(), NONE).workload_cap).all()
 
     def test_no_replica_and_no_workload_are_answered(self) -> None:
         for view in (FleetView.build([], ["a"]), FleetView.build(["r0"], []), FleetView.build([], [])):

@@ -146,6 +146,8 @@ def _spell_out(name: str, value: ArrayLike, rule: _Rule, view: FleetView) -> NDA
     if given.dtype.kind not in "iuf":
         raise _refuse(name, "", repr(value)[:80], "a number or an array of numbers")
     given = given.astype(np.float64)
+    if given.ndim == len(shape) and all(own in {1, wanted} for own, wanted in zip(given.shape, shape, strict=True)):
+        given = np.broadcast_to(given, shape)
     if given.shape not in ((), shape):
         raise _refuse(name, "", f"shape {given.shape}", f"a number or shape {shape}" if shape else "one number")
     low = given <= 0 if rule.positive else given < 0

@@ -42,7 +42,8 @@ class Misa:
 
     Args:
         paper: True applies max(1, .) on every replica, as published: a small replica with many workloads is overspent
-            and only the ceiling binds. False applies it, per workload, on the replica where the remainder is largest.
+            and only the ceiling binds. False applies it, per workload, on the replica where the remainder is largest,
+            and sets no cap where everybody's sessions fit beside each other: a quota divides what is scarce.
 
     Example:
         >>> from turnout.policies import FleetView
@@ -117,6 +118,9 @@ def _quotas(view: FleetView, last: Limits, price: NDArray[np.float64], *, paper:
         if np.array_equal(last.memory.get("names", np.array([])), names):
             cap = np.where(np.abs(exact - last.memory["cap"]) < DEAD_BAND, last.memory["cap"], cap)
     granted = np.maximum(cap, 1.0 if paper else _one_each(view, exact))
+    if not paper:
+        fits = (unfinished(view) * size).sum(axis=1) <= CEILING_SHARE * view.kv_tokens
+        granted[fits & view.accepting] = np.inf
     return Limits(
         workload_cap=granted,
         ceiling_tokens=CEILING_SHARE * view.kv_tokens,

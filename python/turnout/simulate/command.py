@@ -24,7 +24,9 @@ from turnout.simulate.run import Progress as OnProgress
 from turnout.simulate.run import Run, Setup, run_all
 from turnout.simulate.traces import read_trace
 
-DEFAULT_POLICIES = ["open", "static-cap", "misa", "misa-t"]
+DEFAULT_POLICIES = ["open", "static-cap:20", "misa", "misa-t"]
+"""20 sessions per replica is the best of a sweep on the embedded mixture."""
+
 MIXTURE_SESSIONS = 400
 """Sessions in the list of the embedded mixture; a run of a given duration plays it again when it ends."""
 

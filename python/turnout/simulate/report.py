@@ -57,8 +57,8 @@ def draw(runs: Sequence[tuple[Mapping[str, Any], Series]], title: str, folder: P
         axes[1, 1].plot(minutes, samples["held_turns"], **style)
     axes[0, 1].axhline(capacity_tokens / 1e6, color="0.35", linestyle="--", linewidth=1, label="KV capacity")
     axes[1, 0].set_ylim(-2, 102)
-    for axis in axes.flat:
-        axis.legend(frameon=False, fontsize=9)
+    lines, labels = axes[0, 1].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     for axis in axes[1]:
         axis.set_xlabel("simulated minutes")
     folder.mkdir(exist_ok=True)

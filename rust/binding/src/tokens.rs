@@ -5,7 +5,7 @@
 
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::errors::invalid_tokens;
 
@@ -41,6 +41,11 @@ pub(crate) fn read(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResul
 fn from_items<'py>(items: impl Iterator<Item = Bound<'py, PyAny>>, len: usize, argument: &'static str) -> PyResult<Vec<u32>> {
     let mut tokens = Vec::with_capacity(len);
     for (index, item) in items.enumerate() {
+        // The plain case first; bool is a subclass of int and not meant by "exact".
+        if let Some(token) = item.cast_exact::<PyInt>().ok().and_then(|int| int.extract::<i64>().ok()).and_then(|value| u32::try_from(value).ok()) {
+            tokens.push(token);
+            continue;
+        }
         if item.is_instance_of::<PyBool>() || item.is_instance_of::<PyFloat>() {
             return Err(invalid_tokens(argument, format!("index {index}: got {} {}, a token is an int", type_name(&item), text(&item))));
         }
