@@ -80,6 +80,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
     policies, seeds = policy or DEFAULT_POLICIES, seed or [0]
     _distinct("policy", policies)
     _distinct("seed", seeds)
+    if bad := [value for value in seeds if not 0 <= value < 2**63]:
+        raise InvalidArgument(f"seed: got {bad[0]}, accepted is 0 to 2^63 - 1")
     if trace is None and not 1 <= scale <= 1_000:  # noqa: PLR2004 - as in mixture()
         raise InvalidArgument(f"scale: got {scale}, accepted is 1 to 1000")
     capacity = kv_tokens if kv_tokens is not None else engine(engine_name).kv_tokens / (1 if trace else scale)

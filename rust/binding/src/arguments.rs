@@ -11,8 +11,8 @@ use crate::errors::invalid;
 /// The caller's time, or the time now.
 pub(crate) fn time(now: Option<f64>) -> PyResult<Nanos> {
     match now {
-        Some(now) if now.is_finite() && now >= 0.0 => Ok(nanos(now)),
-        Some(now) => Err(invalid("now", now.to_string(), "finite seconds of at least 0")),
+        Some(now) if (0.0..=4e9).contains(&now) => Ok(nanos(now)),
+        Some(now) => Err(invalid("now", now.to_string(), "seconds from 0 to 4e9")),
         None => monotonic(),
     }
 }

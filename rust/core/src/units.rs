@@ -30,5 +30,11 @@ pub(crate) fn capacity_blocks(tokens: f64, block_tokens: u32) -> u64 {
     if tokens.is_infinite() { UNBOUNDED_BLOCKS } else { ((tokens / f64::from(block_tokens)).floor() as u64).min(UNBOUNDED_BLOCKS) }
 }
 
+/// No sequence is longer, so that sums over any fleet stay far below 2^64.
+pub const MAX_SEQUENCE_TOKENS: u64 = 1 << 40;
+
+/// No clock reads more (146 years), so that a time plus a duration never overflows.
+pub const MAX_NANOS: Nanos = 1 << 62;
+
 /// Stands for "no limit" in block arithmetic: large enough for any fleet, small enough that sums cannot overflow.
 pub(crate) const UNBOUNDED_BLOCKS: u64 = 1 << 60;

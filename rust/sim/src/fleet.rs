@@ -105,9 +105,9 @@ impl Simulation {
             return bad("replicas", "none".into(), "at least one replica");
         }
         if let Some(replica) =
-            config.router.replicas.iter().find(|replica| !(replica.kv_tokens >= f64::from(config.router.block_tokens) && replica.kv_tokens <= 1e9))
+            config.router.replicas.iter().find(|replica| !(replica.kv_tokens >= f64::from(config.router.block_tokens) && replica.kv_tokens <= 1e8))
         {
-            return bad("kv_tokens", replica.kv_tokens.to_string(), "one block to 1e9 tokens");
+            return bad("kv_tokens", replica.kv_tokens.to_string(), "one block to 1e8 tokens");
         }
         if config.concurrency == 0 {
             return bad("concurrency", "0".into(), "at least 1");

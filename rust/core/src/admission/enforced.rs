@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
-use crate::units::{Nanos, UNBOUNDED_BLOCKS, capacity_blocks, nanos};
+use crate::units::{MAX_SEQUENCE_TOKENS, Nanos, UNBOUNDED_BLOCKS, capacity_blocks, nanos};
 
 /// No lease is longer: a stuck line moves after this time at the latest.
 pub(crate) const MAX_LEASE_S: f64 = 600.0;
@@ -120,8 +120,8 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
         let Some(column) = limits.workloads.iter().position(|other| other == name) else { continue };
         let row = &mut enforced.workloads[w];
         let read = |values: &Option<Vec<f64>>, default: f64| values.as_ref().map_or(default, |values| values[column]);
-        row.growth_tokens = read(&limits.growth_tokens, 0.0).round() as u64;
-        row.output_tokens = read(&limits.output_tokens, 0.0).round() as u64;
+        row.growth_tokens = (read(&limits.growth_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
+        row.output_tokens = (read(&limits.output_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
         row.toll = read(&limits.price, 1.0) / read(&limits.weight, 1.0);
     }
     for row in rows {

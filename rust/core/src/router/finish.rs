@@ -5,13 +5,18 @@ use super::{Router, placed};
 use crate::error::{Error, Result};
 use crate::index::Cursor;
 use crate::sessions::{Ending, Placement, TurnState};
+use crate::units::MAX_SEQUENCE_TOKENS;
 
 impl Router {
     /// Reports that a placed turn has produced `output_tokens` so far. The first report means that its prefill is done.
     ///
     /// # Errors
-    /// [`Error::UnknownTurn`] for a turn that was never seen. A turn that has ended answers [`Effect::Late`].
+    /// [`Error::UnknownTurn`] for a turn that was never seen; [`Error::InvalidArgument`] beyond 2^40 tokens. A turn that has
+    /// ended answers [`Effect::Late`].
     pub fn progress(&mut self, now: u64, turn: &str, output_tokens: u64) -> Result<Outcome> {
+        if output_tokens > MAX_SEQUENCE_TOKENS {
+            return Err(Error::InvalidArgument { argument: "output_tokens", value: output_tokens.to_string(), accepted: "0 to 2^40" });
+        }
         if !self.turn_slots.contains_key(turn) && self.closed.get(turn).is_none() {
             return Err(Error::UnknownTurn { turn: turn.into() });
         }
@@ -166,7 +171,7 @@ impl Router {
             }
             output => {
                 let reported = if placement.reported { placement.output_tokens } else { 0 };
-                history_tokens += output.map(|ids| ids.len() as u64).or(completion.output_tokens).unwrap_or(reported);
+                history_tokens += output.map(|ids| ids.len() as u64).or(completion.output_tokens).unwrap_or(reported).min(MAX_SEQUENCE_TOKENS);
             }
         }
         self.index.tree.anchor(end);

@@ -30,7 +30,7 @@ use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
 use crate::prompt::{BlockHasher, Prompt};
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
-use crate::units::{Nanos, capacity_blocks, nanos, seconds};
+use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
 use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
 
 /// Blocks that residency may count on a replica of unknown capacity: a bound on memory, not a claim about the engine.
@@ -332,7 +332,7 @@ impl Router {
         if now < self.now {
             self.stats.clock_clamped += 1;
         }
-        self.now = self.now.max(now);
+        self.now = self.now.max(now.min(MAX_NANOS));
         self.seq += 1;
         self.run_timers();
         self.seq

@@ -217,7 +217,8 @@ impl Router {
         let uncached = self.turns[turn].prompt_tokens - verdict.cached_tokens;
         let replica = &mut self.replicas[verdict.replica.expect("a placed turn has a replica") as usize];
         replica.prefilling += 1;
-        replica.prefill_until = replica.prefill_until.max(self.now) + (uncached as f64 * 1e9 / replica.config.prefill_tokens_per_s) as u64;
+        replica.prefill_until =
+            replica.prefill_until.max(self.now).saturating_add((uncached as f64 * 1e9 / replica.config.prefill_tokens_per_s) as u64);
     }
 
     /// Sends the decision about a turn to the outbox, unless its own submit answers it.

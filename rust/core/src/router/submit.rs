@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::index::Cursor;
 use crate::prompt::Prompt;
 use crate::sessions::{Ending, Session, Turn, TurnState, Verdict};
+use crate::units::MAX_SEQUENCE_TOKENS;
 
 /// A request whose names have been looked up. Nothing has changed yet.
 struct Named {
@@ -183,8 +184,8 @@ impl Router {
             TurnInput::Append { tokens: [], .. } => {
                 Err(Error::InvalidTokens { argument: "append", problem: "no tokens, at least one is needed".into() })
             }
-            TurnInput::Count { prompt_tokens: 0 } => {
-                Err(Error::InvalidArgument { argument: "prompt_tokens", value: "0".into(), accepted: "at least 1" })
+            TurnInput::Count { prompt_tokens } if prompt_tokens == 0 || prompt_tokens > MAX_SEQUENCE_TOKENS => {
+                Err(Error::InvalidArgument { argument: "prompt_tokens", value: prompt_tokens.to_string(), accepted: "1 to 2^40" })
             }
             _ => Ok(Named { workload, candidates }),
         }
@@ -217,7 +218,7 @@ impl Router {
             }
             let prompt_tokens = match submit.input {
                 TurnInput::Prompt(prompt) => prompt.tokens(),
-                TurnInput::Append { base_tokens, tokens } => base_tokens + tokens.len() as u64,
+                TurnInput::Append { base_tokens, tokens } => base_tokens.saturating_add(tokens.len() as u64),
                 TurnInput::Count { prompt_tokens } => prompt_tokens,
             };
             if prompt_tokens != turn.prompt_tokens {
