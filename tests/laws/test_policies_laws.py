@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.policies import FleetView, Limits, Misa, MisaT, Open, Policy, StaticCap
-from turnout.policies.misa import unfinished
+from turnout.policies.misa import CEILING_SHARE, unfinished
 
 POLICIES = [Open(), StaticCap(5), Misa(), Misa(paper=True), MisaT(), MisaT(paper=True)]
 QUOTAS = [policy for policy in POLICIES if isinstance(policy, Misa | MisaT)]
@@ -114,9 +114,10 @@ def test_caps_never_exceed_what_fits(policy: Policy, view: FleetView) -> None:
     cap = policy.limits(view, Limits()).workload_cap
     busy = (view.sessions.sum(axis=1) + view.held_new.sum() + view.paused.sum()) > 0
     if not policy.paper:
-        # Where everybody fits beside each other, nothing is scarce and nothing is capped.
-        roomy = np.isinf(cap).all(axis=1) & view.accepting
-        assert (unfinished(view) @ view.context_tokens <= view.kv_tokens)[roomy].all()
+        # Where everybody fits beside each other, nothing is scarce: each workload may take the whole replica.
+        roomy = unfinished(view) @ view.context_tokens <= CEILING_SHARE * view.kv_tokens
+        whole = np.maximum(np.floor(view.kv_tokens[:, None] / view.context_tokens + 1e-6), 1)
+        assert (cap <= whole)[roomy].all()
         busy &= ~roomy
     beyond_one = np.where(cap > 1, cap, 0) @ view.context_tokens
     assert (beyond_one[busy] <= view.kv_tokens[busy] * (1 + 1e-6) + 1e-6 * view.context_tokens.sum()).all()

@@ -43,7 +43,7 @@ class Misa:
     Args:
         paper: True applies max(1, .) on every replica, as published: a small replica with many workloads is overspent
             and only the ceiling binds. False applies it, per workload, on the replica where the remainder is largest,
-            and sets no cap where everybody's sessions fit beside each other: a quota divides what is scarce.
+            and gives each workload the whole replica where everybody's sessions fit beside each other.
 
     Example:
         >>> from turnout.policies import FleetView
@@ -110,17 +110,16 @@ def _quotas(view: FleetView, last: Limits, price: NDArray[np.float64], *, paper:
     size, budget = view.context_tokens, view.kv_tokens[:, None]
     share = unfinished(view) * price
     total = share.sum(axis=1, keepdims=True)
+    # A quota divides what is scarce: an empty replica, and one where all its sessions fit, is free for anyone.
+    scarce = (total > 0) & (paper | ((unfinished(view) @ size)[:, None] > CEILING_SHARE * budget))
     with np.errstate(divide="ignore", invalid="ignore"):
-        quota = np.where(total > 0, budget * (share / total), budget)  # an empty replica is free for anyone
+        quota = np.where(scarce, budget * (share / total), budget)
         exact = np.where((price > 0) & np.isfinite(budget), quota / size, np.inf)  # nothing known: no cap
         cap = np.floor(exact + _ROUNDING)
         names = np.array([*view.replicas, "", *view.workloads])
         if np.array_equal(last.memory.get("names", np.array([])), names):
             cap = np.where(np.abs(exact - last.memory["cap"]) < DEAD_BAND, last.memory["cap"], cap)
     granted = np.maximum(cap, 1.0 if paper else _one_each(view, exact))
-    if not paper:
-        fits = (unfinished(view) * size).sum(axis=1) <= CEILING_SHARE * view.kv_tokens
-        granted[fits & view.accepting] = np.inf
     return Limits(
         workload_cap=granted,
         ceiling_tokens=CEILING_SHARE * view.kv_tokens,
