@@ -178,6 +178,32 @@ CALLS = {
         "kv_tokens",
         "0",
     ),
+    "negative bound": (
+        lambda router: router.submit(PROMPT, max_new_tokens=-1, now=1.0),
+        errors.InvalidArgument,
+        "max_new_tokens",
+        "-1",
+    ),
+    "a length beyond all": (
+        lambda router: router.submit(prompt_tokens=2**62, now=1.0),
+        errors.InvalidArgument,
+        "prompt_tokens",
+        str(2**62),
+    ),
+    "a count that is a flag": (
+        lambda router: router.progress("open", True, now=1.0),
+        errors.InvalidArgument,
+        "output_tokens",
+        "True",
+    ),
+    "half an attempt": (
+        lambda router: router.submit(PROMPT, attempt=0.5, now=1.0),
+        errors.InvalidArgument,
+        "attempt",
+        "0.5",
+    ),
+    "a time beyond all": (lambda router: router.tick(now=1e18), errors.InvalidArgument, "now", "1000000000000000000"),
+    "no replica at all": (lambda router: router.add_replica("r9", now=1.0), errors.InvalidArgument, "name", "r9"),
     "bad mode": (
         lambda router: router.weights_updated(1, mode="wipe", now=1.0),
         errors.InvalidArgument,
@@ -216,6 +242,9 @@ MAKE = {
     "duplicate workload": ({"replicas": [], "workloads": [turnout.Workload("w"), turnout.Workload("w")]}, "workloads"),
     "target above 1": ({"replicas": [], "workloads": [turnout.Workload("w", target=1.5)]}, "target"),
     "block of 0": ({"replicas": [], "block_tokens": 0}, "block_tokens"),
+    "text for a number": ({"replicas": [turnout.Replica("r", kv_tokens="many")]}, "kv_tokens"),
+    "no replicas": ({"replicas": None}, "replicas"),
+    "negative seed": ({"replicas": [], "seed": -1}, "seed"),
     "short key": ({"replicas": [], "hash_key": b"x"}, "hash_key"),
     "period 0": ({"replicas": [], "control_period_s": 0.0}, "control_period_s"),
 }
@@ -253,6 +282,24 @@ def test_bad_limits_name_field_and_row_and_the_old_ones_stay(router: turnout.Rou
         router.raw_set_limits(fields, step=5, now=0.0, **rows)
     assert caught.value.argument == name
     assert router.submit(PROMPT, session="s", now=1.0).reason == "session_cap"
+
+
+def test_the_last_version_of_all_salts_too(router: turnout.Router) -> None:
+    turn = router.submit(PROMPT, session="s", now=0.0)
+    router.complete(turn.turn, now=0.0)
+    assert router.peek(PROMPT)
+    assert router.weights_updated(2**63 - 1, mode="salt", now=1.0).status == "done"
+    assert router.weights_updated(2**63 - 1, mode="salt", now=1.0).status == "duplicate"
+    assert router.peek(PROMPT) == []
+    assert router.submit(PROMPT, session="s", now=2.0).cached_tokens == 0
+
+
+def test_huge_limits_do_not_overflow(router: turnout.Router) -> None:
+    huge = policies.Limits(ceiling_tokens=1e300, overflow_tokens=1e300, growth_tokens=1e300, output_tokens=1e300)
+    router.set_limits(huge, view=router.view(now=0.0), now=0.0)
+    for at in range(100):
+        router.submit([at] * 40, session=f"s{at}", max_new_tokens=2**63, now=1.0)
+    router.audit()
 
 
 def test_older_limits_are_refused(router: turnout.Router) -> None:

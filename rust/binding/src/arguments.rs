@@ -1,7 +1,9 @@
 //! Plain Rust values from Python arguments, before any lock is taken.
 
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyIterator};
 use turnout_core::prompt::HashKey;
 use turnout_core::router::types::{ReplicaConfig, RouterConfig, WorkloadConfig};
 use turnout_core::units::{Nanos, nanos};
@@ -32,32 +34,78 @@ pub(crate) fn hash_key(bytes: &[u8]) -> PyResult<HashKey> {
     Ok(HashKey(key))
 }
 
+/// Reads a count; a negative or fractional one is refused by name.
+fn count<'py, T: FromPyObjectOwned<'py>>(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<T> {
+    match object.extract::<T>() {
+        Ok(value) if !object.is_instance_of::<PyBool>() => Ok(value),
+        _ => Err(invalid(argument, shown(object), "a whole number of at least 0 that fits 64 bits")),
+    }
+}
+
+/// Makes the extractors that `from_py_with` wants: required counts, then optional ones.
+macro_rules! counts {
+    ($($name:ident: $type:ty),*; $($optional:ident: $optional_type:ty),* $(,)?) => {
+        $(pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<$type> {
+            count(object, stringify!($name))
+        })*
+        $(pub(crate) fn $optional(object: &Bound<'_, PyAny>) -> PyResult<Option<$optional_type>> {
+            if object.is_none() { Ok(None) } else { count(object, stringify!($optional)).map(Some) }
+        })*
+    };
+}
+
+counts! {
+    attempt: u32, block_tokens: u32, seed: u64, max_held: usize, concurrency: usize;
+    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64,
+}
+
+/// The output count of a progress report, which is required.
+pub(crate) fn reported_tokens(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    count(object, "output_tokens")
+}
+
+/// A value for a message.
+fn shown(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| "?".into(), |text| text.to_string().chars().take(60).collect())
+}
+
+/// Reads one attribute of a configuration object.
+fn attribute<'py, T: FromPyObjectOwned<'py>>(object: &Bound<'py, PyAny>, name: &'static str, accepted: &'static str) -> PyResult<T> {
+    let value =
+        object.getattr(name).map_err(|_| invalid(name, shown(object), "an object with the attributes of turnout.Replica or turnout.Workload"))?;
+    value.extract().map_err(|_| invalid(name, shown(&value), accepted))
+}
+
 /// Reads the attributes of a `turnout.Replica`.
 pub(crate) fn replica(object: &Bound<'_, PyAny>) -> PyResult<ReplicaConfig> {
     Ok(ReplicaConfig {
-        name: object.getattr("name")?.extract::<String>()?.into(),
-        kv_tokens: object.getattr("kv_tokens")?.extract()?,
-        prefill_tokens_per_s: object.getattr("prefill_tokens_per_s")?.extract()?,
-        decode_s_per_kv_token: object.getattr("decode_s_per_kv_token")?.extract()?,
+        name: attribute::<String>(object, "name", "text")?.into(),
+        kv_tokens: attribute(object, "kv_tokens", "a number of tokens above 0")?,
+        prefill_tokens_per_s: attribute(object, "prefill_tokens_per_s", "a rate above 0")?,
+        decode_s_per_kv_token: attribute(object, "decode_s_per_kv_token", "seconds of at least 0")?,
     })
 }
 
 /// Reads the attributes of a `turnout.Workload`.
 pub(crate) fn workload(object: &Bound<'_, PyAny>) -> PyResult<WorkloadConfig> {
     Ok(WorkloadConfig {
-        name: object.getattr("name")?.extract::<String>()?.into(),
-        target: object.getattr("target")?.extract()?,
-        context_tokens: object.getattr("context_tokens")?.extract()?,
-        growth_tokens: object.getattr("growth_tokens")?.extract()?,
-        residency_s: object.getattr("residency_s")?.extract()?,
+        name: attribute::<String>(object, "name", "text")?.into(),
+        target: attribute(object, "target", "a share from 0 to 1, NaN when unset")?,
+        context_tokens: attribute(object, "context_tokens", "a number of at least 0")?,
+        growth_tokens: attribute(object, "growth_tokens", "a number of at least 0")?,
+        residency_s: attribute(object, "residency_s", "a number of at least 0")?,
     })
+}
+
+fn iterate<'py>(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Bound<'py, PyIterator>> {
+    object.try_iter().map_err(|_| invalid(argument, shown(object), "an iterable of configuration objects"))
 }
 
 /// Replicas and workloads of a router, the rest at its defaults.
 pub(crate) fn fleet(replicas: &Bound<'_, PyAny>, workloads: &Bound<'_, PyAny>) -> PyResult<RouterConfig> {
     Ok(RouterConfig {
-        replicas: replicas.try_iter()?.map(|item| replica(&item?)).collect::<PyResult<_>>()?,
-        workloads: workloads.try_iter()?.map(|item| workload(&item?)).collect::<PyResult<_>>()?,
+        replicas: iterate(replicas, "replicas")?.map(|item| replica(&item?)).collect::<PyResult<_>>()?,
+        workloads: iterate(workloads, "workloads")?.map(|item| workload(&item?)).collect::<PyResult<_>>()?,
         ..RouterConfig::default()
     })
 }

@@ -62,9 +62,9 @@ impl Router {
         replicas: &Bound<'_, PyAny>,
         workloads: Option<&Bound<'_, PyAny>>,
         hash_key: &[u8],
-        block_tokens: u32,
-        seed: u64,
-        max_held: usize,
+        #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32,
+        #[pyo3(from_py_with = arguments::seed)] seed: u64,
+        #[pyo3(from_py_with = arguments::max_held)] max_held: usize,
         control_period_s: f64,
         turn_ttl_s: f64,
         session_ttl_s: f64,
@@ -83,14 +83,14 @@ impl Router {
         &self,
         prompt: Option<&Bound<'_, PyAny>>,
         append: Option<&Bound<'_, PyAny>>,
-        base_tokens: Option<u64>,
-        prompt_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::base_tokens)] base_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::prompt_tokens)] prompt_tokens: Option<u64>,
         turn: Option<&str>,
-        attempt: u32,
+        #[pyo3(from_py_with = arguments::attempt)] attempt: u32,
         session: Option<&str>,
         workload: Option<&str>,
         namespace: Option<&str>,
-        max_new_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
         candidates: Option<Vec<String>>,
         hold: bool,
         deadline_s: Option<f64>,
@@ -140,7 +140,7 @@ impl Router {
     }
 
     #[pyo3(signature = (turn, output_tokens, *, now = None))]
-    fn progress(&self, turn: &str, output_tokens: u64, now: Option<f64>) -> PyResult<Outcome> {
+    fn progress(&self, turn: &str, #[pyo3(from_py_with = arguments::reported_tokens)] output_tokens: u64, now: Option<f64>) -> PyResult<Outcome> {
         let now = time(now)?;
         let outcome = self.lock()?.progress(now, turn, output_tokens);
         outcome.map(Outcome).map_err(to_py)
@@ -151,8 +151,8 @@ impl Router {
         &self,
         turn: &str,
         output: Option<&Bound<'_, PyAny>>,
-        output_tokens: Option<u64>,
-        cached_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::output_tokens)] output_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::cached_tokens)] cached_tokens: Option<u64>,
         now: Option<f64>,
     ) -> PyResult<Outcome> {
         let output = output.map(|object| tokens::read(object, "output")).transpose()?;
@@ -166,8 +166,8 @@ impl Router {
         &self,
         turn: &str,
         output: Option<&Bound<'_, PyAny>>,
-        output_tokens: Option<u64>,
-        cached_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::output_tokens)] output_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::cached_tokens)] cached_tokens: Option<u64>,
         now: Option<f64>,
     ) -> PyResult<Outcome> {
         let output = output.map(|object| tokens::read(object, "output")).transpose()?;

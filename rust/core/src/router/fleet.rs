@@ -106,8 +106,9 @@ impl Router {
                 self.index.flush(slot);
             }
         }
-        if mode == WeightsMode::Salt && version + 1 > self.salt {
-            self.salt = version + 1;
+        if mode == WeightsMode::Salt && version.saturating_add(1) > self.salt {
+            // 0 stands for "never salted", so that the first version is told from none.
+            self.salt = version.saturating_add(1);
             news = true;
         }
         if news {
