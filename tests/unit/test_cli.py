@@ -68,6 +68,9 @@ ERRORS = {
     "no time": (["--duration", "0"], "duration_s: got 0"),
     "missing trace": (["--trace", "missing.zst"], "missing.zst"),
     "not a trace": (["--trace", "text.zst"], "text.zst"),
+    "a seed below 0": (["--seed", "-1"], "seed: got -1"),
+    "gaps of nothing": (["--gap-scale", "2"], "gap-scale: got 2.0 without --trace"),
+    "a trace cannot shrink": (["--trace", "text.zst", "--scale", "2"], "scale: got 2.0 with --trace"),
     "nowhere to write": (["--json", "no/such/folder/out.json"], "json:"),
 }
 

@@ -82,6 +82,10 @@ def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
     _distinct("seed", seeds)
     if bad := [value for value in seeds if not 0 <= value < 2**63]:
         raise InvalidArgument(f"seed: got {bad[0]}, accepted is 0 to 2^63 - 1")
+    if trace is None and gap_scale != 1.0:
+        raise InvalidArgument(f"gap-scale: got {gap_scale} without --trace, accepted is a trace whose gaps it scales")
+    if trace is not None and scale != MIXTURE_SCALE:
+        raise InvalidArgument(f"scale: got {scale} with --trace, accepted only for the embedded workload")
     if trace is None and not 1 <= scale <= 1_000:  # noqa: PLR2004 - as in mixture()
         raise InvalidArgument(f"scale: got {scale}, accepted is 1 to 1000")
     capacity = kv_tokens if kv_tokens is not None else engine(engine_name).kv_tokens / (1 if trace else scale)
