@@ -270,6 +270,9 @@ impl Residency {
                 holders.remove(at);
             }
             self.free.push(id);
+            if self.free.len() == self.holdings.len() {
+                (self.holdings, self.free) = (Vec::new(), Vec::new());
+            }
         } else if holding.blocks > holding.pins.max() {
             let age = self.age(tree, id);
             self.replicas[replica as usize].evictable.insert(age);

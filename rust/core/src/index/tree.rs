@@ -55,6 +55,8 @@ pub struct Tree {
     roots: HashMap<Box<str>, RunId, TextState>,
     root_names: HashMap<RunId, Box<str>, MixState>,
     blocks: u64,
+    /// Generation of runs that are made anew: above every one given out before the memory went back.
+    first_generation: u32,
 }
 
 impl Tree {
@@ -67,6 +69,7 @@ impl Tree {
             roots: HashMap::with_hasher(TextState(seed)),
             root_names: HashMap::with_hasher(MixState(seed)),
             blocks: 0,
+            first_generation: 0,
         }
     }
 
@@ -207,7 +210,7 @@ impl Tree {
             depth,
             slice,
             len,
-            generation: 0,
+            generation: self.first_generation,
             sealed: false,
             alive: true,
             anchors: Ends::default(),
@@ -240,8 +243,8 @@ impl Tree {
         let keep = run.anchors.max().max(held);
         let is_root = run.parent == NONE;
         if run.anchors.is_empty() && held == 0 {
+            let parent = run.parent;
             self.free_run(id);
-            let parent = self.runs[id as usize].parent;
             return (!is_root).then_some(parent);
         }
         if keep < run.len {
@@ -277,8 +280,18 @@ impl Tree {
         self.runs[id as usize].len = 0;
         self.free.push(id);
         if self.free.len() == self.runs.len() {
-            self.children.shrink_to_fit();
+            self.give_back();
         }
+    }
+
+    /// Nothing is stored any more: the memory goes back. Old cursors stay stale.
+    fn give_back(&mut self) {
+        self.first_generation = self.runs.iter().map(|run| run.generation).max().unwrap_or(0).wrapping_add(1);
+        self.runs = Vec::new();
+        self.free = Vec::new();
+        self.children.shrink_to_fit();
+        self.roots.shrink_to_fit();
+        self.root_names.shrink_to_fit();
     }
 
     /// Blocks stored.

@@ -93,6 +93,9 @@ impl Claims {
             let emptied = ends.is_empty();
             if emptied {
                 nodes.remove(at);
+                if nodes.is_empty() {
+                    *nodes = Vec::new();
+                }
             }
             self.union[replica as usize] -= u64::from(before - self.top(run, replica));
             self.workload_union[replica as usize * self.workloads + workload as usize] -= u64::from(workload_before - workload_after);
