@@ -152,6 +152,8 @@ proptest! {
             index.residency.add_replica(replica);
         }
         let mut model = Model::default();
+        // Cursors that nobody keeps any more, with the paths they named.
+        let mut dropped: Vec<(Cursor, Vec<u64>)> = Vec::new();
         let (mut turns, mut kept): (Vec<Turn>, Vec<Kept>) = (Vec::new(), Vec::new());
         for operation in operations {
             match operation {
@@ -182,6 +184,7 @@ proptest! {
                         model.release(turn.replica, turn.namespace, &turn.path, turn.confirmed);
                     }
                     index.unanchor(turn.cursor);
+                    dropped.push((turn.cursor, turn.path));
                 }
                 Operation::Keep { namespace, path } => {
                     let cursor = insert(&mut index, namespace, &path);
@@ -190,6 +193,7 @@ proptest! {
                 Operation::Drop { kept: at } if !kept.is_empty() => {
                     let gone = kept.swap_remove(at % kept.len());
                     index.unanchor(gone.cursor);
+                    dropped.push((gone.cursor, gone.path));
                 }
                 Operation::Hold { replica, kept: at } if !kept.is_empty() => {
                     let held = &kept[at % kept.len()];
@@ -207,6 +211,9 @@ proptest! {
                 _ => {}
             }
             index.audit().map_err(TestCaseError::fail)?;
+            for (cursor, path) in dropped.iter().filter(|(cursor, _)| index.tree.is_current(*cursor)) {
+                prop_assert_eq!(&index.tree.fingerprints(*cursor), path, "a cursor is stale, or names what it named");
+            }
             let mut needed: BTreeSet<Block> = model.replicas.iter().flat_map(|blocks| blocks.keys().cloned()).collect();
             for (namespace, path, cursor) in turns.iter().map(|turn| (turn.namespace, &turn.path, turn.cursor)).chain(kept.iter().map(|kept| (kept.namespace, &kept.path, kept.cursor))) {
                 prop_assert!(index.tree.is_current(cursor));

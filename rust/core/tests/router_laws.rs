@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use turnout_core::control::limits::Limits;
+use turnout_core::control::view::Values;
 use turnout_core::error::Error;
 use turnout_core::router::Router;
 use turnout_core::router::types::{
-    Completion, Decision, Effect, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
+    Completion, Decision, Effect, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
 };
 
 const BLOCK: u32 = 4;
@@ -127,6 +128,27 @@ struct Caller {
     histories: BTreeMap<usize, Vec<u32>>,
     /// Turns that wait for a word from the outbox.
     waiting: BTreeSet<Arc<str>>,
+    /// The only replica that may serve a turn, where it named one.
+    bound: BTreeMap<Arc<str>, &'static str>,
+    /// Limits in force by replica, since they were set and the replica has not gone.
+    limits: BTreeMap<String, InForce>,
+    /// Sessions by replica and workload after the event before.
+    sessions: BTreeMap<String, [f64; 2]>,
+    /// Admissions of the present event, and whether one was forced in it.
+    admitted: Vec<Decision>,
+    forced: bool,
+    expired: u64,
+    lost: u64,
+}
+
+/// Limits of one replica as they were set, in sessions, turns and tokens.
+#[derive(Debug, Clone, Copy)]
+struct InForce {
+    session_cap: f64,
+    workload_cap: [f64; 2],
+    turn_cap: f64,
+    ceiling: f64,
+    overflow: f64,
 }
 
 impl Caller {
@@ -142,7 +164,22 @@ impl Caller {
             ..RouterConfig::default()
         };
         let router = Router::new(config).expect("the configuration is good");
-        Self { router, now: 0, next: 0, open: Vec::new(), prompts: BTreeMap::new(), histories: BTreeMap::new(), waiting: BTreeSet::new() }
+        Self {
+            router,
+            now: 0,
+            next: 0,
+            open: Vec::new(),
+            prompts: BTreeMap::new(),
+            histories: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            bound: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            admitted: Vec::new(),
+            forced: false,
+            expired: 0,
+            lost: 0,
+        }
     }
 
     fn submit(&mut self, session: usize, tokens: Vec<u32>, submit: &Submit<'_>) -> Result<Option<Decision>, TestCaseError> {
@@ -157,10 +194,19 @@ impl Caller {
             Status::Rejected => return Ok(Some(decision)),
             status => return Err(TestCaseError::fail(format!("a submit answered {status:?}"))),
         }
+        self.note(&decision);
         prop_assert!(decision.cached_tokens < decision.receipt.prompt_tokens);
         self.prompts.insert(decision.turn.clone(), (session, tokens));
         self.open.push(decision.turn.clone());
         Ok(Some(decision))
+    }
+
+    fn note(&mut self, decision: &Decision) {
+        match decision.reason {
+            Reason::Admitted | Reason::Resumed => self.admitted.push(decision.clone()),
+            Reason::Forced => self.forced = true,
+            _ => {}
+        }
     }
 
     fn pick(&self, turn: usize) -> Option<Arc<str>> {
@@ -170,6 +216,7 @@ impl Caller {
     fn gone(&mut self, turn: &str) {
         self.open.retain(|open| &**open != turn);
         self.waiting.remove(turn);
+        self.bound.remove(turn);
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm per event")]
@@ -190,7 +237,9 @@ impl Caller {
                     candidates: names.as_ref().map(|names| &names[..]),
                     ..Submit::new(TurnInput::Prompt(&prompt))
                 };
-                self.submit(*session, tokens, &submit)?;
+                if let (Some(decision), Some(names)) = (self.submit(*session, tokens, &submit)?, names) {
+                    self.bound.insert(decision.turn, names[0]);
+                }
             }
             Event::Continue { session, more, by } => {
                 self.next += 1;
@@ -270,7 +319,11 @@ impl Caller {
                     self.histories.insert(*child, history);
                 }
             }
-            Event::Lose { replica } => drop(self.router.lose_replica(self.now, REPLICAS[*replica])),
+            Event::Lose { replica } => {
+                if self.router.lose_replica(self.now, REPLICAS[*replica]).is_ok() {
+                    self.limits.remove(REPLICAS[*replica]);
+                }
+            }
             Event::Add { replica, tokens } => drop(self.router.add_replica(self.now, ReplicaConfig::new(REPLICAS[*replica], *tokens as f64))),
             Event::Weights { version, mode, replica } => {
                 let mode = [WeightsMode::Flush, WeightsMode::Keep, WeightsMode::Salt][*mode];
@@ -295,6 +348,15 @@ impl Caller {
                 };
                 let step = self.router.view(self.now).step;
                 self.router.set_limits(self.now, &limits, step).map_err(|error| TestCaseError::fail(format!("{error}")))?;
+                let whole = |tokens: f64| (tokens / f64::from(BLOCK)).floor() * f64::from(BLOCK);
+                let in_force = InForce {
+                    session_cap: cap(0).max(1.0),
+                    workload_cap: [cap(1), cap(2)],
+                    turn_cap: cap(3),
+                    ceiling: whole(f64::from(*ceiling)),
+                    overflow: whole(f64::from(*ceiling) + 40.0),
+                };
+                self.limits = replicas.iter().map(|name| (name.to_string(), in_force)).collect();
             }
             Event::Wait { millis } => {
                 self.now += millis * 1_000_000;
@@ -309,6 +371,9 @@ impl Caller {
         let mut words = Vec::new();
         while let Some(decision) = self.router.drain() {
             words.push(format!("{decision:?}"));
+            self.note(&decision);
+            self.expired += u64::from(decision.status == Status::Expired);
+            self.lost += u64::from(decision.status == Status::Lost);
             match decision.status {
                 Status::Placed => {
                     prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting");
@@ -326,6 +391,47 @@ impl Caller {
         let stats = self.router.stats();
         prop_assert_eq!(stats.open_turns as usize, self.open.len(), "turns open in the core and with the caller");
         prop_assert_eq!(stats.held_turns as usize, self.waiting.len(), "turns held in the core and waiting at the caller");
+        prop_assert_eq!((stats.expired, stats.lost), (self.expired, self.lost), "every end is told");
+        let replicas = self.router.replicas();
+        for turn in &self.waiting {
+            let bound = self.bound.get(turn);
+            prop_assert!(bound.is_none_or(|name| replicas.iter().any(|other| &**other == *name)), "{turn} waits for a replica that is gone");
+        }
+        self.check_limits()
+    }
+
+    /// Admissions leave commit, caps and overflow respected; only continuations, growth and forced turns may exceed them.
+    fn check_limits(&mut self) -> Result<(), TestCaseError> {
+        let (admitted, forced) = (std::mem::take(&mut self.admitted), std::mem::take(&mut self.forced));
+        let view = self.router.view(self.now);
+        let column = |name: &str| match &view.column(name).expect("there").values {
+            Values::F64(values) => values.clone(),
+            Values::I64(values) => values.iter().map(|&value| value as f64).collect(),
+            Values::Bool(_) => unreachable!("no flag is read"),
+        };
+        let (charge, running, idle) = (column("charge_tokens"), column("sessions_running"), column("sessions_idle"));
+        for (row, name) in view.replicas.iter().enumerate() {
+            let own = |values: &[f64]| [values[2 * row], values[2 * row + 1]];
+            let (running, idle) = (own(&running), own(&idle));
+            let sessions = [running[0] + idle[0], running[1] + idle[1]];
+            let before = self.sessions.insert(name.to_string(), sessions).unwrap_or_default();
+            let Some(limits) = self.limits.get(&**name) else { continue };
+            if charge[row] > limits.overflow {
+                prop_assert!(idle.iter().sum::<f64>() < 1.0, "above the overflow nothing idle keeps its charge");
+            }
+            for decision in admitted.iter().filter(|decision| decision.replica.as_deref() == Some(&**name)) {
+                let receipt = &decision.receipt;
+                let alone = receipt.charge_tokens == 0 && receipt.prompt_tokens as f64 <= limits.ceiling;
+                prop_assert!(alone || (receipt.commit_tokens + receipt.need_tokens) as f64 <= limits.ceiling, "{decision:?} against {limits:?}");
+                prop_assert!(receipt.charge_tokens as f64 <= limits.overflow, "{decision:?} against {limits:?}");
+                prop_assert!(forced || sessions.iter().sum::<f64>() <= limits.session_cap);
+                prop_assert!(forced || running.iter().sum::<f64>() <= limits.turn_cap);
+            }
+            for workload in 0..2 {
+                let grown = sessions[workload] > before[workload];
+                prop_assert!(forced || !grown || sessions[workload] <= limits.workload_cap[workload], "{sessions:?} against {limits:?}");
+            }
+        }
         Ok(())
     }
 }
