@@ -30,31 +30,32 @@ impl Router {
 
     /// One scan in order; `true` after a placement, because that changes the order.
     fn scan(&mut self, submitting: Option<u32>) -> bool {
-        // The oldest turn of each workload that was passed over for room in this scan.
+        // By workload scanned so far: the oldest turn that was passed over for room. It owns the workload's credit.
         let mut skipped: Vec<u32> = Vec::new();
         for workload in self.line.order() {
             let head: Vec<u32> = self.line.head(workload, self.limits.lookahead).collect();
-            let (mut owner, mut capped) = (true, true);
+            let (mut oldest, mut capped): (Option<u32>, bool) = (None, true);
             for turn in head {
                 match self.try_place(turn, submitting) {
                     Attempt::Placed(need) => {
-                        for other in skipped {
+                        for other in skipped.into_iter().chain(oldest) {
                             self.debit(other, need);
                         }
                         return true;
                     }
                     Attempt::Blocked(reason) => {
                         capped &= reason == Reason::WorkloadCap;
-                        let room = matches!(reason, Reason::Ceiling | Reason::Overcommitted);
-                        if room && std::mem::take(&mut owner) {
-                            skipped.push(turn);
-                            self.debit(turn, 0);
-                        }
-                        if !room {
+                        if !matches!(reason, Reason::Ceiling | Reason::Overcommitted) {
                             self.unreserve(turn);
+                        } else if oldest.is_none_or(|other| self.turns[turn].seq < self.turns[other].seq) {
+                            oldest = Some(turn);
                         }
                     }
                 }
+            }
+            if let Some(oldest) = oldest {
+                skipped.push(oldest);
+                self.debit(oldest, 0);
             }
             if capped {
                 self.line.stopped(workload);
