@@ -369,6 +369,31 @@ fn bounded_bypass() {
     held(&waits, Reason::Ceiling);
 }
 
+/// Blocks of 1. Ceiling 1,000, bypass 0.1. A paused session that blocks ahead of it in the line does not take the credit of
+/// the oldest blocked turn: the replica drains for the 700 that came first, not for the 300 that came back.
+#[test]
+fn the_oldest_blocked_turn_owns_the_credit() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["w"]);
+    fleet.limit(0, |limits| limits.bypass = Some(0.1));
+    fleet.submit(0, "x", "w", &[(0, 500)]);
+    let first = fleet.submit(0, "p", "w", &[(1_000, 300)]);
+    fleet.complete(1, &first, 0);
+    placed(&fleet.submit(2, "q", "w", &[(2_000, 400)]));
+    assert_eq!(fleet.router.stats().pauses, 1, "q took the place of the idle p");
+    let oldest = fleet.submit(3, "h", "w", &[(3_000, 700)]);
+    held(&oldest, Reason::Ceiling);
+    let back = fleet.submit(4, "p", "w", &[(1_000, 300)]);
+    held(&back, Reason::Ceiling);
+    for at in 0..2 {
+        placed(&fleet.submit(5, &format!("s{at}"), "w", &[(5_000 + at * 100, 50)]));
+    }
+    assert!(fleet.end(6, "x").is_empty(), "room 500: enough for p, kept for h");
+    let woken = fleet.end(7, "q");
+    assert_eq!(woken.iter().map(|word| &word.turn).collect::<Vec<_>>(), [&oldest.turn]);
+    let woken = fleet.end(8, "h");
+    assert_eq!(woken.iter().map(|word| &word.turn).collect::<Vec<_>>(), [&back.turn]);
+}
+
 /// Blocks of 1. "Never fits" is tested on the prompt, not on prompt + expected growth: a first session is placed alone.
 #[test]
 fn tiny_replica() {
