@@ -404,6 +404,7 @@ impl Caller {
     fn check_limits(&mut self) -> Result<(), TestCaseError> {
         let (admitted, forced) = (std::mem::take(&mut self.admitted), std::mem::take(&mut self.forced));
         let view = self.router.view(self.now);
+        prop_assert!(self.router.drain().is_none(), "the event before left a turn waiting that fits");
         let column = |name: &str| match &view.column(name).expect("there").values {
             Values::F64(values) => values.clone(),
             Values::I64(values) => values.iter().map(|&value| value as f64).collect(),

@@ -27,7 +27,10 @@ impl Router {
         }
         let seq = self.begin(now);
         // A timer may have ended the parent.
-        let parent = *self.session_slots.get(session).ok_or_else(|| Error::UnknownSession { session: session.into() })?;
+        let Some(&parent) = self.session_slots.get(session) else {
+            self.pump(None);
+            return Err(Error::UnknownSession { session: session.into() });
+        };
         let state = &self.sessions[parent];
         let (workload, namespace, root) = (state.workload, state.namespace.clone(), state.root.clone());
         let (trunk, tail, history_tokens, known_tokens) = (state.trunk, state.tail.clone(), state.history_tokens, state.known_tokens);

@@ -46,7 +46,10 @@ impl Router {
         self.check_append(submit)?;
         self.begin(now);
         // A timer may have ended the session.
-        self.check_append(submit)?;
+        if let Err(error) = self.check_append(submit) {
+            self.pump(None);
+            return Err(error);
+        }
         let mut avoid = None;
         if let Some(&earlier) = submit.turn.and_then(|id| self.turn_slots.get(id)) {
             avoid = self.turns[earlier].verdict.replica.filter(|_| matches!(self.turns[earlier].state, TurnState::Placed(_)));
@@ -154,6 +157,8 @@ impl Router {
         if state.open.is_empty() && state.history_tokens == 0 && state.admitted.is_none() {
             self.forget_session(session);
         }
+        // What this submit replaced or paused may have made room for others.
+        self.pump(None);
         decision
     }
 
