@@ -47,7 +47,7 @@ class Prompt:
     def __len__(self) -> int: ...
     @property
     def block_tokens(self) -> int:
-        """_Tokens per block."""
+        """Tokens per block."""
 
 @final
 class Receipt:
@@ -79,7 +79,7 @@ class Receipt:
 
     @property
     def reclaimable_tokens(self) -> int:
-        """_Tokens of idle sessions whose lease is over (held)."""
+        """Tokens of idle sessions whose lease is over (held)."""
 
     @property
     def cost_s(self) -> float:
@@ -170,7 +170,7 @@ class Router:
         replicas: Objects with the attributes of `turnout.Replica`.
         workloads: Objects with the attributes of `turnout.Workload`; none = one called `default`.
         hash_key: 16 secret bytes that key the fingerprints.
-        block_tokens: _Tokens per index block, 1..4096.
+        block_tokens: Tokens per index block, 1..4096.
         seed: Seed of the generator that breaks ties of placement.
         max_held: Turns that may wait; one more is rejected.
         control_period_s: Time between control steps, s; inf = never due by time.
@@ -238,7 +238,7 @@ class Router:
             The decision.
 
         Raises:
-            InvalidTokens: Something is not a token, or there are none.
+            InvalidTokens: Something is not a token, there are none, or a `Prompt` has another key or block size.
             UnknownWorkload: No workload has this name.
             UnknownReplica: A candidate does not exist.
             UnknownSession: An append names a session that does not exist.
@@ -261,6 +261,7 @@ class Router:
             (replica, cached tokens), best first; replicas that hold nothing are left out.
 
         Raises:
+            InvalidTokens: Something is not a token, or a `Prompt` has another key or block size.
             UnknownSession: No session has this name.
             InvalidArgument: Both or neither of prompt and session are given.
         """
@@ -283,7 +284,7 @@ class Router:
 
         Args:
             turn: A placed turn.
-            output_tokens: _Tokens generated so far.
+            output_tokens: Tokens generated so far.
             now: Time, s.
 
         Returns:
@@ -489,7 +490,7 @@ class Router:
 
     @property
     def block_tokens(self) -> int:
-        """_Tokens per index block."""
+        """Tokens per index block."""
 
     @property
     def replicas(self) -> tuple[str, ...]:

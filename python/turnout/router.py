@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, get_args
 
 from turnout import _core, control
-from turnout.errors import PolicyError
+from turnout.errors import InvalidArgument, PolicyError
 from turnout.policies.contract import FleetView
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ class Router(_core.Router):
         session_ttl_s: float = 3600.0,
     ) -> Self:
         """Make the core, and keep the policy beside it."""
+        if on_policy_error not in get_args(control.OnPolicyError):
+            shown, accepted = repr(on_policy_error), "'keep' or 'raise'"
+            raise InvalidArgument(
+                f"on_policy_error: got {shown}, accepted is {accepted}", "on_policy_error", shown, accepted
+            )
         router = super().__new__(
             cls,
             replicas,

@@ -50,6 +50,15 @@ def test_everything_is_documented(owner: str, method: ast.FunctionDef) -> None:
         assert name in {"self", "cls"} or f"{name}:" in text, f"{owner}.{method.name}: {name} is not described"
 
 
+def test_the_router_passes_every_argument_of_the_core_on() -> None:
+    own = dict(inspect.signature(turnout.Router).parameters)
+    core = inspect.signature(_core.Router).parameters
+    assert set(own) - set(core) == {"policy", "on_policy_error"}
+    assert not set(core) - set(own)
+    for name in set(core) - {"workloads", "hash_key"}:  # which may be left out here
+        assert own[name].default == core[name].default, name
+
+
 def test_every_event_takes_its_time() -> None:
     timeless = {"drain", "peek", "prompt", "stats", "audit", "__new__"}
     for owner, method in METHODS:

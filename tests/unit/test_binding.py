@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import importlib
 import math
 import pickle
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -211,6 +213,12 @@ CALLS = {
         "wipe",
     ),
     "bad version": (lambda router: router.weights_updated(-1, now=1.0), errors.InvalidArgument, "version", "-1"),
+    "a version beyond all": (
+        lambda router: router.weights_updated(2**70, now=1.0),
+        errors.InvalidArgument,
+        "version",
+        str(2**70),
+    ),
 }
 
 
@@ -246,6 +254,7 @@ MAKE = {
     "no replicas": ({"replicas": None}, "replicas"),
     "negative seed": ({"replicas": [], "seed": -1}, "seed"),
     "short key": ({"replicas": [], "hash_key": b"x"}, "hash_key"),
+    "an unknown way to fail": ({"replicas": [], "on_policy_error": "explode"}, "on_policy_error"),
     "period 0": ({"replicas": [], "control_period_s": 0.0}, "control_period_s"),
 }
 
@@ -270,6 +279,13 @@ LIMITS = {
     "infinite lease": ({"lease_s": np.full((2, 2), math.inf)}, "lease_s[r0, agent]"),
     "lookahead 0": ({"lookahead": 0.0}, "lookahead"),
     "unknown field": ({"caps": 1.0}, "limits[caps]"),
+    "field that is no text": ({1: 1.0}, "limits[1]"),
+    "list for a column": ({"session_cap": [1.0, 1.0]}, "session_cap"),
+    "integer column": ({"price": np.array([1, 1])}, "price"),
+    "float32 column": ({"weight": np.array([1, 1], dtype=np.float32)}, "weight"),
+    "foreign byte order": ({"session_cap": np.array([1.0, 1.0], dtype=">f8")}, "session_cap"),
+    "text for a number": ({"bypass": "much"}, "bypass"),
+    "no mapping": (5, "limits"),
 }
 
 
@@ -281,6 +297,13 @@ def test_bad_limits_name_field_and_row_and_the_old_ones_stay(router: turnout.Rou
     with pytest.raises(errors.PolicyError) as caught:
         router.raw_set_limits(fields, step=5, now=0.0, **rows)
     assert caught.value.argument == name
+    assert router.submit(PROMPT, session="s", now=1.0).reason == "session_cap"
+
+
+def test_limits_come_in_any_mapping(router: turnout.Router) -> None:
+    rows = {"replicas": ["r0", "r1"], "workloads": ["agent", "rlhf"]}
+    fields = types.MappingProxyType({"session_cap": array.array("d", [0.0, 0.0]), "bypass": 2})
+    assert router.raw_set_limits(fields, step=1, now=0.0, **rows).status == "done"
     assert router.submit(PROMPT, session="s", now=1.0).reason == "session_cap"
 
 

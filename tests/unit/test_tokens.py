@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 
 import numpy as np
 import pytest
@@ -39,6 +40,11 @@ CONTAINERS = {
     "array I": lambda tokens: array.array("I", tokens),
     "array L": lambda tokens: array.array("L", tokens),
     "memoryview": lambda tokens: memoryview(array.array("q", tokens)),
+    "ctypes I": lambda tokens: (ctypes.c_uint32 * len(tokens))(*tokens),
+    "ctypes l": lambda tokens: (ctypes.c_long * len(tokens))(*tokens),
+    "ctypes Q": lambda tokens: (ctypes.c_uint64 * len(tokens))(*tokens),
+    "marked order": lambda tokens: memoryview((ctypes.c_int64 * len(tokens))(*tokens)),
+    "not aligned": lambda tokens: np.frombuffer(b"\0" + np.array(tokens, dtype=np.int64).tobytes(), np.int64, offset=1),
     "slice": lambda tokens: np.array([1, *tokens, 1], dtype=np.int64)[1:-1],
 }
 
@@ -73,12 +79,14 @@ def test_signed_kinds(router: turnout.Router, kind: str) -> None:
 
 @given(
     st.lists(st.integers(0, 2**32 - 1), min_size=17, max_size=70),
-    st.sampled_from(["numpy int64", "numpy uint32", "tuple"]),
+    st.sampled_from(sorted(CONTAINERS)),
 )
 def test_any_tokens(tokens: list[int], kind: str) -> None:
     router = turnout.Router([turnout.Replica("r0", kv_tokens=10_000)])
     router.submit(tokens, session="s", now=0.0)
-    assert seen(router, CONTAINERS[kind](tokens)) == (len(tokens), [("r0", (len(tokens) - 1) // 16 * 16)])
+    held = (len(tokens) - 1) // 16 * 16
+    assert seen(router, CONTAINERS[kind](tokens)) == (len(tokens), [("r0", held)])
+    assert router.submit(CONTAINERS[kind](tokens), session="t", now=1.0).cached_tokens == held
 
 
 REFUSED = {
@@ -96,9 +104,17 @@ REFUSED = {
     "float array": (np.ones(3), 'format "d"'),
     "int16 array": (np.ones(3, dtype=np.int16), 'format "h"'),
     "big-endian array": (np.ones(3, dtype=">i4"), 'format ">i"'),
+    "big-endian array of int64": (np.ones(3, dtype=">i8"), 'format ">q"'),
+    "NumPy bool in a list": ([1, np.True_], "index 1: got bool"),
+    "ctypes of bytes": ((ctypes.c_uint8 * 3)(1, 2, 3), 'format "<B"'),
+    "dates": (np.array(["2020"], dtype="M8[s]"), "got ndarray that NumPy cannot view"),
     "two dimensions": (np.ones((2, 3), dtype=np.int64), "got 2 dimensions"),
     "no dimension": (np.array(3, dtype=np.int64), "got 0 dimensions"),
     "strided": (np.arange(10, dtype=np.int64)[::2], "gaps"),
+    "negative, not aligned": (
+        np.frombuffer(b"\0" + np.array([1, -7]).tobytes(), np.int64, offset=1),
+        "index 1: got -7",
+    ),
     "negative in an array": (np.array([1, 2, -1], dtype=np.int32), "index 2: got -1"),
     "too large in an array": (np.array([1, 2**33]), "index 1: got 8589934592"),
     "too large unsigned": (np.array([2**63], dtype=np.uint64), "index 0: got 9223372036854775808"),
@@ -135,7 +151,22 @@ def test_a_prompt_is_bound_to_its_block_size(router: turnout.Router) -> None:
     assert router.peek(router.prompt(TOKENS)) == [("r0", 16)]
 
 
-@pytest.mark.parametrize(("key", "block"), [(b"short", 16), (bytes(16), 0), (bytes(16), 5_000)])
+def test_a_prompt_is_bound_to_its_key(router: turnout.Router) -> None:
+    """Under another key it would match nothing, and its session would be charged for what it shares."""
+    other = turnout.Prompt(TOKENS, hash_key=b"x" * 16)
+    before = router.stats()
+    for use in (lambda: router.submit(other, session="s", now=0.0), lambda: router.peek(other)):
+        with pytest.raises(InvalidTokens, match="another key") as caught:
+            use()
+        assert caught.value.argument == "prompt"
+    assert router.stats() == before
+    router.audit()
+
+
+@pytest.mark.parametrize(
+    ("key", "block"),
+    [(b"short", 16), (bytes(16), 0), (bytes(16), 5_000), (bytes(16), -1), (bytes(16), 2**40), (bytes(16), True)],
+)
 def test_prompt_arguments(key: bytes, block: int) -> None:
     with pytest.raises(InvalidArgument):
         turnout.Prompt(TOKENS, hash_key=key, block_tokens=block)
@@ -166,3 +197,6 @@ def test_cpu_tensors_come_by_dlpack(router: turnout.Router) -> None:
     assert router.peek(TOKENS) == [("r0", 16)]
     with pytest.raises(InvalidTokens, match=r"\.cpu\(\)"):
         router.submit(OnGpu(values), now=0.0)
+    with pytest.raises(InvalidTokens, match='format "d"') as caught:
+        router.submit(Tensor(values.astype(float)), now=0.0)
+    assert ".cpu()" not in str(caught.value)

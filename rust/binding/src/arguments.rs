@@ -1,5 +1,7 @@
 //! Plain Rust values from Python arguments, before any lock is taken.
 
+use std::ffi::CStr;
+
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -55,7 +57,7 @@ macro_rules! counts {
 }
 
 counts! {
-    attempt: u32, block_tokens: u32, seed: u64, max_held: usize, concurrency: usize;
+    attempt: u32, block_tokens: u32, seed: u64, max_held: usize, concurrency: usize, version: i64;
     base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64,
 }
 
@@ -64,8 +66,14 @@ pub(crate) fn reported_tokens(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     count(object, "output_tokens")
 }
 
+/// Whether a buffer's items are in the byte order of other machines, which `NumPy` marks in front of the type.
+pub(crate) fn foreign_order(format: &CStr) -> bool {
+    let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
+    format.to_bytes().first().is_some_and(|mark| foreign.contains(mark))
+}
+
 /// A value for a message.
-fn shown(object: &Bound<'_, PyAny>) -> String {
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     object.repr().map_or_else(|_| "?".into(), |text| text.to_string().chars().take(60).collect())
 }
 

@@ -3,35 +3,54 @@
 use pyo3::prelude::*;
 use turnout_core::prompt::{BlockHasher, HashKey, Prompt as CorePrompt};
 
-use crate::arguments::hash_key;
-use crate::errors::to_py;
+use crate::arguments;
+use crate::errors::{invalid_tokens, to_py};
 use crate::tokens;
 
 /// Fingerprints of a prompt's full blocks and the ids of its partial last block.
 #[pyclass(frozen, module = "turnout._core")]
-pub(crate) struct Prompt(pub(crate) CorePrompt);
+pub(crate) struct Prompt {
+    pub(crate) core: CorePrompt,
+    pub(crate) key: HashKey,
+}
+
+impl Prompt {
+    /// The fingerprints, for a router with this key: under another one they would match nothing and charge what is shared twice.
+    pub(crate) fn under(&self, key: &HashKey, argument: &'static str) -> PyResult<&CorePrompt> {
+        if self.key == *key {
+            Ok(&self.core)
+        } else {
+            Err(invalid_tokens(argument, "the prompt was hashed with another key; make it with this router's `prompt`, or with its `hash_key`"))
+        }
+    }
+}
 
 #[pymethods]
 impl Prompt {
     #[new]
     #[pyo3(signature = (tokens, *, hash_key, block_tokens = 16))]
-    fn new(py: Python<'_>, tokens: &Bound<'_, PyAny>, hash_key: &[u8], block_tokens: u32) -> PyResult<Self> {
-        let key: HashKey = self::hash_key(hash_key)?;
+    fn new(
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        hash_key: &[u8],
+        #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32,
+    ) -> PyResult<Self> {
+        let key = arguments::hash_key(hash_key)?;
         let hasher = BlockHasher::new(&key, block_tokens).map_err(to_py)?;
         let tokens = tokens::read(tokens, "tokens")?;
-        Ok(Self(py.detach(|| hasher.prompt(&tokens))))
+        Ok(Self { core: py.detach(|| hasher.prompt(&tokens)), key })
     }
 
     fn __len__(&self) -> usize {
-        self.0.tokens() as usize
+        self.core.tokens() as usize
     }
 
     fn __repr__(&self) -> String {
-        format!("Prompt({} tokens, blocks of {})", self.0.tokens(), self.0.block_tokens())
+        format!("Prompt({} tokens, blocks of {})", self.core.tokens(), self.core.block_tokens())
     }
 
     #[getter]
     fn block_tokens(&self) -> u32 {
-        self.0.block_tokens()
+        self.core.block_tokens()
     }
 }

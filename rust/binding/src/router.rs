@@ -33,7 +33,7 @@ impl Router {
     /// A prompt from tokens, or one that was hashed before.
     fn hashed<'a>(&self, object: &'a Bound<'_, PyAny>, argument: &'static str) -> PyResult<Hashed<'a>> {
         match object.cast::<Prompt>() {
-            Ok(prompt) => Ok(Hashed::Shared(&prompt.get().0)),
+            Ok(prompt) => Ok(Hashed::Shared(prompt.get().under(&self.key, argument)?)),
             Err(_) => Ok(Hashed::Own(self.hasher.prompt(&tokens::read(object, argument)?))),
         }
     }
@@ -136,7 +136,7 @@ impl Router {
 
     /// Hashes a prompt with this router's key and block size.
     fn prompt(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Prompt> {
-        Ok(Prompt(self.hasher.prompt(&tokens::read(tokens, "tokens")?)))
+        Ok(Prompt { core: self.hasher.prompt(&tokens::read(tokens, "tokens")?), key: self.key })
     }
 
     #[pyo3(signature = (turn, output_tokens, *, now = None))]
@@ -206,7 +206,13 @@ impl Router {
     }
 
     #[pyo3(signature = (version, *, mode = "flush", replica = None, now = None))]
-    fn weights_updated(&self, version: i64, mode: &str, replica: Option<&str>, now: Option<f64>) -> PyResult<Outcome> {
+    fn weights_updated(
+        &self,
+        #[pyo3(from_py_with = arguments::version)] version: i64,
+        mode: &str,
+        replica: Option<&str>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
         let mode = match mode {
             "flush" => WeightsMode::Flush,
             "keep" => WeightsMode::Keep,
@@ -242,7 +248,7 @@ impl Router {
     #[pyo3(signature = (fields, *, step, replicas, workloads, now = None))]
     fn raw_set_limits(
         &self,
-        fields: &Bound<'_, PyDict>,
+        fields: &Bound<'_, PyAny>,
         step: i64,
         replicas: Vec<String>,
         workloads: Vec<String>,

@@ -3,10 +3,13 @@
 //! Accepted: 1-D C-contiguous buffers of 4- or 8-byte integers in native byte order, lists and tuples of int, and CPU tensors
 //! that `numpy.from_dlpack` can view. What is read is copied first: on a free-threaded build another thread may write it.
 
-use pyo3::buffer::{ElementType, PyUntypedBuffer};
-use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
+use std::ops::BitOr;
 
+use pyo3::buffer::{Element, PyUntypedBuffer};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+
+use crate::arguments::foreign_order;
 use crate::errors::invalid_tokens;
 
 /// Reads tokens.
@@ -27,8 +30,9 @@ pub(crate) fn read(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResul
             format!("got {kind}; tokens are integers: pass a list of int or an integer array (np.frombuffer reads packed bytes)"),
         ));
     }
-    match PyUntypedBuffer::get(object) {
-        Ok(buffer) => from_buffer(object.py(), &buffer, argument),
+    // Exporters may leave out the strides of contiguous memory, as ctypes does; a memoryview fills them in.
+    match PyUntypedBuffer::get(object).or_else(|_| PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())) {
+        Ok(buffer) => from_buffer(object, &buffer, argument),
         Err(_) if object.getattr("ndim").is_ok_and(|ndim| ndim.eq(0).unwrap_or(false)) => Err(dimensions(argument, 0)),
         Err(_) if object.hasattr("__dlpack__")? => from_dlpack(object, argument),
         Err(_) => Err(invalid_tokens(
@@ -58,61 +62,81 @@ fn from_items<'py>(items: impl Iterator<Item = Bound<'py, PyAny>>, len: usize, a
     Ok(tokens)
 }
 
-fn from_buffer(py: Python<'_>, buffer: &PyUntypedBuffer, argument: &'static str) -> PyResult<Vec<u32>> {
-    let format = buffer.format().to_string_lossy().into_owned();
+fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer, argument: &'static str) -> PyResult<Vec<u32>> {
     if buffer.dimensions() != 1 {
         return Err(dimensions(argument, buffer.dimensions()));
     }
     if !buffer.is_c_contiguous() {
         return Err(invalid_tokens(argument, "the buffer has gaps between its items; pass a contiguous one (np.ascontiguousarray)"));
     }
-    // NumPy marks foreign byte order in front of the type.
-    let foreign = if cfg!(target_endian = "little") { ['>', '!'] } else { ['<', '<'] };
-    let kind = if format.starts_with(foreign) { ElementType::Unknown } else { ElementType::from_format(buffer.format()) };
-    match kind {
-        ElementType::SignedInteger { bytes: 4 } => typed::<i32>(py, buffer, argument, |value| u32::try_from(value).ok()),
-        ElementType::UnsignedInteger { bytes: 4 } => buffer.as_typed::<u32>()?.to_vec(py),
-        ElementType::SignedInteger { bytes: 8 } => typed::<i64>(py, buffer, argument, |value| u32::try_from(value).ok()),
-        ElementType::UnsignedInteger { bytes: 8 } => typed::<u64>(py, buffer, argument, |value| u32::try_from(value).ok()),
+    // The letter says signed or not; the size comes from the buffer, because `l` has two and ctypes marks it as the wrong one.
+    let letter = match buffer.format().to_bytes() {
+        [letter] | [b'@' | b'=', letter] => *letter,
+        [_, letter] if !foreign_order(buffer.format()) => *letter,
+        _ => b'?',
+    };
+    match (letter, buffer.item_size()) {
+        (b'i' | b'l' | b'q' | b'n', 4) => typed(object, buffer, argument, i32::from_ne_bytes, |value| value >= 0, |value| value as u32),
+        (b'I' | b'L' | b'Q' | b'N', 4) => items(object, buffer, u32::from_ne_bytes),
+        (b'i' | b'l' | b'q' | b'n', 8) => typed(object, buffer, argument, i64::from_ne_bytes, |value| value >> 32 == 0, |value| value as u32),
+        (b'I' | b'L' | b'Q' | b'N', 8) => typed(object, buffer, argument, u64::from_ne_bytes, |value| value >> 32 == 0, |value| value as u32),
         _ => Err(invalid_tokens(
             argument,
-            format!("got items of format {format:?}, 4- or 8-byte integers in native byte order are accepted (int32, uint32, int64, uint64)"),
+            format!(
+                "got items of format {:?}, 4- or 8-byte integers in native byte order are accepted (int32, uint32, int64, uint64)",
+                buffer.format().to_string_lossy()
+            ),
         )),
     }
 }
 
-fn typed<T: pyo3::buffer::Element + Copy + ToString>(
-    py: Python<'_>,
+/// Copies the items. What a typed view refuses (memory that is not aligned, a mark for the native byte order) is copied as bytes first.
+fn items<T: Element, const SIZE: usize>(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer, decode: fn([u8; SIZE]) -> T) -> PyResult<Vec<T>> {
+    if let Ok(view) = buffer.as_typed::<T>() {
+        return view.to_vec(object.py());
+    }
+    let bytes: Vec<u8> = PyMemoryView::from(object)?.call_method0("tobytes")?.extract()?;
+    Ok(bytes.as_chunks::<SIZE>().0.iter().map(|&item| decode(item)).collect())
+}
+
+fn typed<T: Element + ToString + Default + BitOr<Output = T>, const SIZE: usize>(
+    object: &Bound<'_, PyAny>,
     buffer: &PyUntypedBuffer,
     argument: &'static str,
-    token: impl Fn(T) -> Option<u32>,
+    decode: fn([u8; SIZE]) -> T,
+    fits: impl Fn(T) -> bool,
+    narrow: impl Fn(T) -> u32,
 ) -> PyResult<Vec<u32>> {
-    let copy = buffer.as_typed::<T>()?.to_vec(py)?;
-    // Without an early exit the loop is vectorised; the rare bad token is looked for afterwards.
-    let mut good = true;
+    let copy = items(object, buffer, decode)?;
+    // The bits of all items together fit when every item does; without an early exit the loop is vectorised.
+    let mut bits = T::default();
     let tokens = copy
         .iter()
         .map(|&value| {
-            let token = token(value);
-            good &= token.is_some();
-            token.unwrap_or(0)
+            bits = bits | value;
+            narrow(value)
         })
         .collect();
-    match copy.iter().enumerate().find(|(_, value)| !good && token(**value).is_none()) {
-        Some((index, value)) => Err(out_of_range(argument, index, &value.to_string())),
-        None => Ok(tokens),
+    if fits(bits) {
+        return Ok(tokens);
     }
+    let bad = copy.iter().enumerate().find(|(_, value)| !fits(**value));
+    bad.map_or(Ok(tokens), |(index, value)| Err(out_of_range(argument, index, &value.to_string())))
 }
 
 fn from_dlpack(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Vec<u32>> {
     let numpy = object.py().import("numpy")?;
-    match numpy.call_method1("from_dlpack", (object,)).and_then(|array| PyUntypedBuffer::get(&array)) {
-        Ok(buffer) => from_buffer(object.py(), &buffer, argument),
-        Err(error) => Err(invalid_tokens(
-            argument,
-            format!("got {} that NumPy cannot view ({error}); a tensor on a GPU has to come over with .cpu() first", type_name(object)),
-        )),
+    match numpy.call_method1("from_dlpack", (object,)).and_then(|array| Ok((PyUntypedBuffer::get(&array)?, array))) {
+        Ok((buffer, array)) => from_buffer(&array, &buffer, argument),
+        Err(_) if on_device(object) => Err(invalid_tokens(argument, format!("got {} in device memory; call .cpu() first", type_name(object)))),
+        Err(error) => Err(invalid_tokens(argument, format!("got {} that NumPy cannot view ({error})", type_name(object)))),
     }
+}
+
+/// Whether a tensor is outside host memory: `DLPack` counts 1 = CPU, 3 and 11 = pinned by CUDA and `ROCm`.
+fn on_device(object: &Bound<'_, PyAny>) -> bool {
+    let device = object.call_method0("__dlpack_device__").and_then(|pair| pair.get_item(0)?.extract::<i32>());
+    device.is_ok_and(|device| !matches!(device, 1 | 3 | 11))
 }
 
 fn dimensions(argument: &'static str, dimensions: usize) -> PyErr {
