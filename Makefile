@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WHEELS := target/wheels
-SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md $(shell find rust python -type f -not -path '*/target/*' -not -name '*.pyc' 2>/dev/null)
+SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE $(shell find rust python -type f -not -path '*/target/*' -not -name '*.pyc' 2>/dev/null)
 
-.PHONY: help venv build test test-rust test-python lint format demo bench clean
+.PHONY: help toolchain venv build test test-rust test-python lint format demo bench clean
 
 help:
 	@echo "make demo    build, simulate a mixed load under four policies, print the table, write demo-report/"
@@ -17,10 +17,13 @@ help:
 
 venv: $(VENV)/.tools
 
-# Tools and dependencies, without the package itself.
-$(VENV)/.tools: pyproject.toml
-	@command -v cargo >/dev/null || { echo "Rust >= 1.88 is needed and cargo was not found: https://rustup.rs"; exit 1; }
+# Before cargo runs at all, so that an old or missing toolchain is named rather than met as a compiler error.
+toolchain:
+	@command -v cargo >/dev/null && command -v rustc >/dev/null || { echo "Rust >= 1.88 is needed and cargo or rustc was not found: https://rustup.rs"; exit 1; }
 	@rustc --version | awk '{ split($$2, v, "."); if (v[1] < 1 || (v[1] == 1 && v[2] < 88)) { print "Rust >= 1.88 is needed, this is " $$2 ": rustup update stable"; exit 1 } }'
+
+# Tools and dependencies, without the package itself.
+$(VENV)/.tools: pyproject.toml | toolchain
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); e = p["project"]["optional-dependencies"]; print("\n".join([*p["build-system"]["requires"], *p["project"]["dependencies"], *e["simulate"], *e["testing"], *[r for r in e["dev"] if not r.startswith("turnout")]]))' > $(VENV)/requirements.txt
@@ -38,7 +41,7 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 
 test: test-rust test-python
 
-test-rust:
+test-rust: toolchain
 	cargo test --quiet --locked
 
 test-python: build
