@@ -166,6 +166,8 @@ class Outcome:
 class Router:
     """The decision core behind one lock. Times are seconds on one monotonic clock, by default `time.monotonic()`.
 
+    Every method that takes `now` raises `InvalidArgument` when it is not in 0..4e9. A call that raises changes nothing.
+
     Args:
         replicas: Objects with the attributes of `turnout.Replica`.
         workloads: Objects with the attributes of `turnout.Workload`; none = one called `default`.
@@ -292,6 +294,7 @@ class Router:
 
         Raises:
             UnknownTurn: The turn was never submitted.
+            InvalidArgument: `output_tokens` is out of range, 0 to 2^40.
         """
 
     def complete(
@@ -314,6 +317,10 @@ class Router:
 
         Returns:
             `done`, `duplicate`, `late` or `unknown`.
+
+        Raises:
+            InvalidTokens: Something in `output` is not a token; the turn stays as it was.
+            InvalidArgument: A count is not a whole number from 0 to 2^64 - 1.
         """
 
     def abort(
@@ -336,6 +343,10 @@ class Router:
 
         Returns:
             `done`, `duplicate`, `late` or `unknown`.
+
+        Raises:
+            InvalidTokens: Something in `output` is not a token; the turn stays as it was.
+            InvalidArgument: A count is not a whole number from 0 to 2^64 - 1.
         """
 
     def fork(self, session: str, child: str, *, now: float | None = None) -> Outcome:
@@ -438,6 +449,9 @@ class Router:
 
         Args:
             now: Time, s.
+
+        Returns:
+            Step, times in s, names of the rows, and by column its shape (`R`, `W` or `RW`), dtype and row-major bytes.
         """
 
     def raw_set_limits(
@@ -467,7 +481,14 @@ class Router:
         """
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and sizes now."""
+        """Counters since the start, and sizes now.
+
+        Returns:
+            By name. Turns since the start: `submitted`, `placed`, `held`, `rejected`, `expired`, `lost`, `completed`,
+            `aborted`, `forced`. Sessions since the start: `sessions_finished`, `sessions_dropped`, `pauses`, `moves`,
+            `rewrites`. Events since the start: `late`, `unknown`, `clock_clamped`. Now: `open_turns`, `held_turns`,
+            `live_sessions`, `index_runs`, `index_blocks` and `index_bytes` (bytes).
+        """
 
     def audit(self) -> None:
         """Recompute everything from scratch and compare: for tests and doubts, O(everything).
