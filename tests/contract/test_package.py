@@ -33,6 +33,16 @@ def test_one_version_everywhere() -> None:
     assert {turnout.__version__, metadata.version("turnout")} == {workspace["package"]["version"]}
 
 
+def test_the_licence_is_the_plain_text() -> None:
+    """A copy from another project would name that project as the copyright owner."""
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert text.lstrip().startswith("Apache License")
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert [line.strip() for line in text.splitlines() if line.strip().startswith("Copyright")] == [
+        "Copyright [yyyy] [name of copyright owner]"
+    ]
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "turnout._core"])
 def test_examples_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)

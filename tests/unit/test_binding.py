@@ -75,6 +75,28 @@ def test_held_turns_leave_by_the_outbox_once(router: turnout.Router) -> None:
     router.audit()
 
 
+def test_repeated_events_say_so_and_change_nothing(router: turnout.Router) -> None:
+    first = router.submit(PROMPT, turn="t", session="s", now=0.0)
+    again = router.submit(PROMPT, turn="t", session="s", now=0.0)
+    assert (again.turn, again.replica, again.placed) == ("t", first.replica, True)
+    assert router.stats()["submitted"] == 1
+    assert router.complete("t", output=[1], now=1.0).status == "done"
+    before = router.stats()
+    assert router.complete("t", output=[1], now=1.0).status == "duplicate"
+    assert router.stats() == before
+    assert router.abort("t", now=1.0).status == "late"
+    assert router.add_replica(turnout.Replica("r0", kv_tokens=1_600), now=1.0).status == "duplicate"
+    assert router.drain() == []
+    router.audit()
+
+
+def test_keys_are_drawn_at_random_and_kept_when_given(router: turnout.Router) -> None:
+    keys = {turnout.Router([]).hash_key for _ in range(8)}
+    assert len(keys) == 8
+    assert {len(key) for key in keys} == {16}
+    assert router.hash_key == bytes(16)
+
+
 def test_deadline_and_loss_come_out_too(router: turnout.Router) -> None:
     running = router.submit(PROMPT, session="a", now=0.0)
     close_all(router)
@@ -241,6 +263,17 @@ def test_errors_name_argument_value_and_change_nothing(router: turnout.Router, c
     assert (type(again), str(again), again.argument) == (kind, str(error), argument)
 
 
+@pytest.mark.parametrize("kind", [getattr(errors, name) for name in vars(errors) if name[0].isupper()])
+def test_every_error_reads_plainly_and_travels(kind: type[errors.TurnoutError]) -> None:
+    """A `LookupError` by its base shows no quotes as `KeyError` would; process pools pickle what they raise."""
+    error = kind("no 'r9'", "replica", "r9", "r0, r1")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    for each in (error, again):
+        assert type(each) is kind
+        assert (str(each), each.argument, each.value, each.accepted) == ("no 'r9'", "replica", "r9", "r0, r1")
+    assert (str(kind("alone")), kind("alone").argument) == ("alone", "")
+
+
 MAKE = {
     "capacity 0": ({"replicas": [turnout.Replica("r", kv_tokens=0)]}, "kv_tokens"),
     "capacity NaN": ({"replicas": [turnout.Replica("r", kv_tokens=math.nan)]}, "kv_tokens"),
@@ -386,6 +419,39 @@ def test_many_threads_share_one_router() -> None:
     stats = router.stats()
     assert (stats["completed"], stats["open_turns"], stats["live_sessions"]) == (480, 0, 0)
     assert sum(router.view().commit_tokens) == 0
+    router.audit()
+
+
+def test_threads_that_drain_get_each_decision_once() -> None:
+    """Waiting turns are woken while four threads empty the outbox: none is seen twice, none is missed."""
+    router = turnout.Router([turnout.Replica("r0", kv_tokens=1_000_000)])
+    router.set_limits(policies.Limits(session_cap=0.0), view=router.view(now=0.0), now=0.0)
+    names = [f"t{at}" for at in range(400)]
+    assert all(router.submit([at] * 20, turn=name, session=name, now=1.0).held for at, name in enumerate(names))
+    taken: list[list[str]] = [[] for _ in range(4)]
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def take(own: list[str]) -> None:
+        try:
+            last = False
+            while not last:
+                last = done.is_set()  # read before the drain, so that what came before it is taken
+                own.extend(decision.turn for decision in router.drain())
+        except BaseException as error:  # noqa: BLE001 - a thread's error has to reach the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=take, args=(own,)) for own in taken]
+    for thread in threads:
+        thread.start()
+    for cap in range(0, 401, 20):
+        router.set_limits(policies.Limits(session_cap=float(cap)), view=router.view(now=2.0), now=2.0)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert sorted(name for own in taken for name in own) == sorted(names)
+    assert router.drain() == []
     router.audit()
 
 

@@ -142,6 +142,35 @@ def test_refused_and_nothing_changed(router: turnout.Router, kind: str) -> None:
     router.audit()
 
 
+@pytest.mark.parametrize("kind", [kind for kind in REFUSED if "empty" not in kind and kind != "a generator"])
+def test_refused_in_an_append_too(router: turnout.Router, kind: str) -> None:
+    tokens, message = REFUSED[kind]
+    router.complete(router.submit(TOKENS, session="s", now=0.0).turn, now=0.5)
+    before = router.stats()
+    with pytest.raises(InvalidTokens, match=message) as caught:
+        router.submit(append=tokens, base_tokens=len(TOKENS), session="s", now=1.0)
+    assert caught.value.argument == "append"
+    assert router.stats() == before
+    router.audit()
+    assert router.submit(append=[1], base_tokens=len(TOKENS), session="s", now=1.0).placed
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40),
+    st.integers(-(2**63), -1) | st.integers(2**32, 2**63 - 1),
+    st.data(),
+)
+def test_any_id_out_of_range_is_named_with_its_index(tokens: list[int], bad: int, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(tokens)))
+    tokens.insert(index, bad)
+    router = turnout.Router([turnout.Replica("r0", kv_tokens=10_000)])
+    for make in (list, lambda items: np.array(items, dtype=np.int64), lambda items: array.array("q", items)):
+        with pytest.raises(InvalidTokens, match=f"index {index}: got {bad},"):
+            router.submit(make(tokens), session="s", now=0.0)
+    assert router.stats()["submitted"] == 0
+    router.audit()
+
+
 def test_a_prompt_is_bound_to_its_block_size(router: turnout.Router) -> None:
     other = turnout.Prompt(TOKENS, hash_key=router.hash_key, block_tokens=8)
     with pytest.raises(InvalidTokens, match="blocks of 8 tokens, this router has blocks of 16"):
