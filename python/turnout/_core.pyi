@@ -62,6 +62,10 @@ class Receipt:
         """Longest prefix that any replica is judged to hold, tokens."""
 
     @property
+    def indexed(self) -> bool:
+        """Whether the whole prompt is in the prefix index; where not, it is charged by count."""
+
+    @property
     def need_tokens(self) -> int:
         """What the turn adds to the commit of the replica, tokens."""
 
@@ -173,6 +177,7 @@ class Router:
         workloads: Objects with the attributes of `turnout.Workload`; none = one called `default`.
         hash_key: 16 secret bytes that key the fingerprints.
         block_tokens: Tokens per index block, 1..4096.
+        index_bytes: Most memory of the prefix index, bytes; at least 2^20.
         seed: Seed of the generator that breaks ties of placement.
         max_held: Turns that may wait; one more is rejected.
         control_period_s: Time between control steps, s; inf = never due by time.
@@ -190,6 +195,7 @@ class Router:
         *,
         hash_key: bytes,
         block_tokens: int = 16,
+        index_bytes: int = 4 << 30,
         seed: int = 0,
         max_held: int = 1_000_000,
         control_period_s: float = 1.0,

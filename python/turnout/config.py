@@ -15,6 +15,7 @@ class Replica:
         kv_tokens: KV capacity, tokens; inf = unknown.
         prefill_tokens_per_s: Prefill rate for the placement cost, uncached tokens/s.
         decode_s_per_kv_token: By how much one decode step gets longer per KV token it reads, s; for the placement cost.
+        block_tokens: Tokens per KV block of the engine, 1..4096: cache hits come in whole ones. None = that of the index.
 
     Example:
         >>> Replica("r0", kv_tokens=788_000).kv_tokens
@@ -25,6 +26,7 @@ class Replica:
     kv_tokens: float = math.inf
     prefill_tokens_per_s: float = 20_000.0
     decode_s_per_kv_token: float = 4e-8
+    block_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

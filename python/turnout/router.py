@@ -25,6 +25,8 @@ class Router(_core.Router):
         policy: What computes the limits at each `step`; None = limits come from `set_limits` alone.
         on_policy_error: `"keep"`: the last good limits stay when the policy fails; `"raise"`: `step` raises.
         block_tokens: Tokens per index block, 1..4096.
+        index_bytes: Most memory of the prefix index, bytes, at least 2^20. When nothing can be forgotten any more, new
+            tokens are charged by count and not indexed (`Receipt.indexed`).
         seed: Seed of the generator that breaks ties of placement.
         hash_key: 16 secret bytes that key the fingerprints; drawn at random by default.
         max_held: Turns that may wait; one more is rejected.
@@ -55,6 +57,7 @@ class Router(_core.Router):
         policy: Policy | None = None,
         on_policy_error: control.OnPolicyError = "keep",
         block_tokens: int = 16,
+        index_bytes: int = 4 << 30,
         seed: int = 0,
         hash_key: bytes | None = None,
         max_held: int = 1_000_000,
@@ -73,6 +76,7 @@ class Router(_core.Router):
             replicas,
             workloads,
             block_tokens=block_tokens,
+            index_bytes=index_bytes,
             seed=seed,
             hash_key=secrets.token_bytes(16) if hash_key is None else hash_key,
             max_held=max_held,

@@ -57,7 +57,7 @@ macro_rules! counts {
 }
 
 counts! {
-    attempt: u32, block_tokens: u32, seed: u64, max_held: usize, concurrency: usize, version: i64;
+    attempt: u32, block_tokens: u32, index_bytes: u64, seed: u64, max_held: usize, concurrency: usize, version: i64;
     base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64,
 }
 
@@ -91,6 +91,7 @@ pub(crate) fn replica(object: &Bound<'_, PyAny>) -> PyResult<ReplicaConfig> {
         kv_tokens: attribute(object, "kv_tokens", "a number of tokens above 0")?,
         prefill_tokens_per_s: attribute(object, "prefill_tokens_per_s", "a rate above 0")?,
         decode_s_per_kv_token: attribute(object, "decode_s_per_kv_token", "seconds of at least 0")?,
+        block_tokens: attribute(object, "block_tokens", "1 to 4096, or None")?,
     })
 }
 

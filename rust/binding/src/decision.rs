@@ -99,6 +99,7 @@ macro_rules! receipt_getters {
 receipt_getters! {
     prompt_tokens: u64,
     matched_tokens: u64,
+    indexed: bool,
     need_tokens: u64,
     charge_tokens: u64,
     commit_tokens: u64,

@@ -56,13 +56,14 @@ impl Hashed<'_> {
 #[pymethods]
 impl Router {
     #[new]
-    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0))]
+    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         replicas: &Bound<'_, PyAny>,
         workloads: Option<&Bound<'_, PyAny>>,
         hash_key: &[u8],
         #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32,
+        #[pyo3(from_py_with = arguments::index_bytes)] index_bytes: u64,
         #[pyo3(from_py_with = arguments::seed)] seed: u64,
         #[pyo3(from_py_with = arguments::max_held)] max_held: usize,
         control_period_s: f64,
@@ -72,7 +73,7 @@ impl Router {
         let none = PyTuple::empty(replicas.py());
         let fleet = arguments::fleet(replicas, workloads.unwrap_or(none.as_any()))?;
         let key = arguments::hash_key(hash_key)?;
-        let config = RouterConfig { block_tokens, seed, hash_key: key, max_held, control_period_s, turn_ttl_s, session_ttl_s, ..fleet };
+        let config = RouterConfig { block_tokens, index_bytes, seed, hash_key: key, max_held, control_period_s, turn_ttl_s, session_ttl_s, ..fleet };
         let core = CoreRouter::new(config).map_err(to_py)?;
         Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(core), key })
     }

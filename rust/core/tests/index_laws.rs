@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use turnout_core::index::{Cursor, Index};
+use turnout_core::index::{Cursor, Depths, Index};
 
 const REPLICAS: usize = 3;
 const NAMESPACES: [&str; 2] = ["", "adapter"];
@@ -44,9 +44,8 @@ impl Model {
         for block in blocks(namespace, path) {
             let resident = self.replicas[replica].get_mut(&block).expect("what is pinned is never evicted");
             resident.pins -= 1;
-            if confirmed {
-                resident.last_used = self.clock;
-            } else {
+            resident.last_used = self.clock;
+            if !confirmed {
                 resident.pending -= 1;
             }
         }
@@ -137,7 +136,7 @@ struct Kept {
 
 fn insert(index: &mut Index, namespace: usize, path: &[u64]) -> Cursor {
     let root = index.tree.root(NAMESPACES[namespace]);
-    let cursor = index.tree.insert(root, path);
+    let cursor = index.insert(root, path);
     index.tree.anchor(cursor);
     cursor
 }
@@ -159,7 +158,7 @@ proptest! {
             match operation {
                 Operation::Place { replica, namespace, path } => {
                     let cursor = insert(&mut index, namespace, &path);
-                    index.residency.expect(&mut index.tree, replica as u32, cursor);
+                    prop_assert!(index.expect(replica as u32, cursor));
                     model.mark(replica, namespace, &path, |resident| { resident.pins += 1; resident.pending += 1; });
                     let epoch = index.residency.epoch(replica as u32);
                     turns.push(Turn { replica, namespace, path, cursor, epoch, confirmed: false });
@@ -168,7 +167,7 @@ proptest! {
                     let at = turn % turns.len();
                     let turn = &mut turns[at];
                     if std::mem::replace(&mut turn.confirmed, true) { continue }
-                    index.residency.confirm(&index.tree, turn.replica as u32, turn.epoch, turn.cursor);
+                    index.residency.confirm(&mut index.tree, turn.replica as u32, turn.epoch, turn.cursor);
                     if turn.epoch == index.residency.epoch(turn.replica as u32) {
                         for block in blocks(turn.namespace, &turn.path) {
                             let resident = model.replicas[turn.replica].get_mut(&block).expect("pinned");
@@ -197,7 +196,7 @@ proptest! {
                 }
                 Operation::Hold { replica, kept: at } if !kept.is_empty() => {
                     let held = &kept[at % kept.len()];
-                    index.residency.hold(&mut index.tree, replica as u32, held.cursor);
+                    index.hold(replica as u32, held.cursor);
                     model.mark(replica, held.namespace, &held.path, |resident| resident.confirmed = true);
                 }
                 Operation::Enforce { replica, most } => {
@@ -221,7 +220,7 @@ proptest! {
                 needed.extend(blocks(namespace, path));
             }
             prop_assert_eq!(index.tree.blocks() as usize, needed.len(), "what nobody needs is gone, what somebody needs is there");
-            let mut depths = vec![0; REPLICAS];
+            let mut depths = Depths::default();
             for (namespace, name) in NAMESPACES.iter().enumerate() {
                 for query in queries.iter().chain(kept.iter().map(|kept| &kept.path)) {
                     let Some(root) = index.tree.existing_root(name) else {
@@ -232,7 +231,7 @@ proptest! {
                     prop_assert_eq!(found, blocks(namespace, query).take_while(|block| needed.contains(block)).count());
                     index.residency.matches(&index.tree, cursor, &mut depths);
                     let expected: Vec<u32> = (0..REPLICAS).map(|replica| model.depth(replica, namespace, query)).collect();
-                    prop_assert_eq!(&depths, &expected);
+                    prop_assert_eq!(&depths.blocks, &expected);
                 }
             }
             for (replica, resident) in model.replicas.iter().enumerate() {

@@ -468,7 +468,7 @@ proptest! {
         }
         prop_assert_eq!(caller.router.stats().index_blocks, 0, "with nobody left, the index is empty");
         prop_assert_eq!(caller.router.stats().index_runs, 0);
-        prop_assert_eq!(caller.router.stats().index_bytes, 0, "the memory goes back");
+        prop_assert!(caller.router.stats().index_bytes <= 64 * REPLICAS.len() as u64, "the memory goes back, but for a fixed part per replica");
     }
 
     #[test]

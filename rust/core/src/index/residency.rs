@@ -5,51 +5,54 @@
 //! the completion confirms it, an abort before that takes back what nobody else expects or confirmed.
 //!
 //! Eviction follows the engines: least recently used first, a path's tail before its head, nothing that a running turn
-//! uses. Along any path the time of last use never grows with depth, so ordering whole holdings by the time of their last
-//! segment and evicting from its end keeps the closure without looking at children.
+//! uses. A use moves a path's segments to the newest end of the replica's list, deepest run first: so along any path what
+//! is deeper stands before what precedes it, and evicting from the oldest end keeps the closure without looking at children.
+//!
+//! A replica whose engine reports its cache (see `feed`) has no such order: events say what is there, holes included.
 
-use std::collections::BTreeSet;
+use super::exact::Exact;
+use super::records::{List, Lists, Records};
+use super::tree::{Cursor, NONE, RunId, Tree};
 
-use super::ends::Ends;
-use super::tree::{Cursor, RunId, Tree};
-
-/// One replica's part of one run.
-#[derive(Debug)]
-struct Holding {
-    run: RunId,
-    replica: u32,
-    /// Blocks of the run judged resident, expected ones included.
-    blocks: u32,
-    /// The part of it that a first token or a completion confirmed.
-    confirmed: u32,
-    /// Where the paths of running turns end or leave the run: nothing before the last of them is evictable.
-    pins: Ends,
-    /// Those of turns that have not confirmed yet.
-    pending: Ends,
-    /// When the last segment, which ends at `blocks`, was used.
-    last_used: u64,
-    /// Segments before it that were used later: (end, time), ends descending, times ascending.
-    newer: Vec<(u32, u64)>,
+/// How what a replica holds is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Knowledge {
+    /// From own decisions.
+    #[default]
+    Own,
+    /// From own decisions and what engine events said so far: the feed began late, or has a gap.
+    Partial,
+    /// From engine events alone.
+    Whole,
 }
 
-/// Key of a replica's eviction order: oldest use first, then deepest.
-type Age = (u64, std::cmp::Reverse<u32>, u32);
-
 #[derive(Debug, Default)]
-struct ReplicaState {
-    blocks: u64,
+pub(super) struct ReplicaState {
+    pub(super) blocks: u64,
     /// Bumped by a flush, so that turns placed before it do not touch what is held since.
     epoch: u32,
-    evictable: BTreeSet<Age>,
+    knowledge: Knowledge,
+}
+
+/// A part of a run that a replica no longer holds: everything behind the first `keep` blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// The replica.
+    pub replica: u32,
+    /// The run.
+    pub run: RunId,
+    /// Blocks of it that are still held.
+    pub keep: u32,
 }
 
 /// All holdings.
 #[derive(Debug, Default)]
 pub struct Residency {
-    holdings: Vec<Holding>,
-    free: Vec<u32>,
-    replicas: Vec<ReplicaState>,
-    clock: u64,
+    pub(super) records: Records,
+    pub(super) replicas: Vec<ReplicaState>,
+    /// What was cut since they were taken last. Filled only where somebody asked for it.
+    cuts: Vec<Cut>,
+    report_cuts: bool,
 }
 
 impl Residency {
@@ -57,7 +60,14 @@ impl Residency {
     pub fn add_replica(&mut self, replica: u32) {
         if self.replicas.len() <= replica as usize {
             self.replicas.resize_with(replica as usize + 1, ReplicaState::default);
+            self.records.lists.resize_with(replica as usize + 1, Lists::default);
         }
+    }
+
+    /// Replicas that there is room for.
+    #[must_use]
+    pub fn replica_count(&self) -> usize {
+        self.replicas.len()
     }
 
     /// Blocks judged resident on the replica.
@@ -72,82 +82,35 @@ impl Residency {
         self.replicas[replica as usize].epoch
     }
 
-    /// Depth in blocks of the longest prefix of the path that each replica holds, written into `depths` by replica number.
-    pub fn matches(&self, tree: &Tree, cursor: Cursor, depths: &mut [u32]) {
-        depths.fill(0);
-        for (run, offset) in tree.path(cursor) {
-            let run = &tree.runs[run as usize];
-            for &(replica, id) in &run.holders {
-                let depth = &mut depths[replica as usize];
-                if *depth == 0 {
-                    *depth = run.depth + self.holdings[id as usize].blocks.min(offset);
-                }
-            }
-        }
+    /// How what the replica holds is known.
+    #[must_use]
+    pub fn knowledge(&self, replica: u32) -> Knowledge {
+        self.replicas[replica as usize].knowledge
+    }
+
+    /// From now on [`Self::take_cuts`] has something to answer.
+    pub fn report_cuts(&mut self) {
+        self.report_cuts = true;
+    }
+
+    /// What was evicted, taken back or removed since the last call, in order.
+    pub fn take_cuts(&mut self) -> Vec<Cut> {
+        std::mem::take(&mut self.cuts)
     }
 
     /// Marks the path as in use and expected on the replica by one more turn. O(forks on the path).
     pub fn expect(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor) {
-        self.mark(tree, replica, cursor, |holding, offset| {
-            holding.pins.insert(offset);
-            holding.pending.insert(offset);
-        });
-    }
-
-    /// Marks the path as computed by the turn that expected it.
-    pub fn confirm(&mut self, tree: &Tree, replica: u32, epoch: u32, cursor: Cursor) {
-        if self.epoch(replica) != epoch {
-            return;
-        }
-        for (run, offset) in tree.path(cursor) {
-            if let Some(id) = find(tree, run, replica) {
-                let holding = &mut self.holdings[id as usize];
-                let pending = holding.pending.remove(offset);
-                debug_assert!(pending, "a turn confirms once");
-                holding.confirmed = holding.confirmed.max(offset.min(holding.blocks));
-            }
-        }
-    }
-
-    /// Ends the turn's use of the path. An unconfirmed path is taken back where no other turn expects it.
-    pub fn release(&mut self, tree: &mut Tree, replica: u32, epoch: u32, cursor: Cursor, confirmed: bool) {
-        if self.epoch(replica) != epoch {
-            return;
-        }
-        self.clock += 1;
-        let path: Vec<(RunId, u32)> = tree.path(cursor).filter(|&(_, offset)| offset > 0).collect();
-        for (run, offset) in path {
-            let Some(id) = find(tree, run, replica) else { continue };
-            self.unlist(tree, id);
-            let holding = &mut self.holdings[id as usize];
-            let pinned = holding.pins.remove(offset);
-            debug_assert!(pinned, "a turn releases once");
-            if confirmed {
-                holding.touch(offset, self.clock);
-            } else {
-                let pending = holding.pending.remove(offset);
-                debug_assert!(pending, "it has not confirmed");
-                let keep = holding.confirmed.max(holding.pending.max());
-                self.cut(id, keep);
-            }
-            self.list_or_remove(tree, id);
-            self.shrink(tree, run);
-        }
+        self.mark(tree, replica, cursor, true);
     }
 
     /// Marks the path as resident and confirmed on the replica, used now. O(forks on the path).
     pub fn hold(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor) {
-        self.mark(tree, replica, cursor, |_, _| ());
-        for (run, offset) in tree.path(cursor) {
-            if let Some(id) = find(tree, run, replica) {
-                let holding = &mut self.holdings[id as usize];
-                holding.confirmed = holding.confirmed.max(offset);
-            }
+        if self.knowledge(replica) != Knowledge::Whole {
+            self.mark(tree, replica, cursor, false);
         }
     }
 
-    fn mark(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor, change: impl Fn(&mut Holding, u32)) {
-        self.clock += 1;
+    fn mark(&mut self, tree: &mut Tree, replica: u32, cursor: Cursor, expected: bool) {
         let mut at = Some((cursor.run, cursor.offset));
         while let Some((run, offset)) = at {
             at = tree.parent(run);
@@ -155,180 +118,352 @@ impl Residency {
                 continue;
             }
             let id = self.find_or_add(tree, run, replica);
-            self.unlist(tree, id);
-            let holding = &mut self.holdings[id as usize];
-            let grown = offset.saturating_sub(holding.blocks);
-            self.replicas[replica as usize].blocks += u64::from(grown);
-            holding.touch(offset, self.clock);
-            change(holding, offset);
-            self.list_or_remove(tree, id);
+            if expected {
+                self.records.change_extra(id, |extra| {
+                    extra.pins.insert(offset);
+                    extra.pending.insert(offset);
+                });
+            } else if self.records.extra(id).is_some() {
+                self.records.change_extra(id, |extra| extra.confirmed = extra.confirmed.max(offset));
+            }
+            self.touch(tree, id, offset);
         }
     }
 
-    pub(super) fn enforce(&mut self, tree: &mut Tree, replica: u32, blocks: u64) {
-        loop {
-            let state = &self.replicas[replica as usize];
-            let Some(excess) = state.blocks.checked_sub(blocks).filter(|&excess| excess > 0) else { return };
-            let Some(&(_, _, id)) = state.evictable.first() else { return };
-            self.unlist(tree, id);
-            let holding = &self.holdings[id as usize];
-            let run = holding.run;
-            let segment_start = holding.newer.first().map_or(0, |segment| segment.0).max(holding.pins.max());
-            let keep = holding.blocks.saturating_sub(excess.min(u64::from(u32::MAX)) as u32).max(segment_start);
-            self.cut(id, keep);
-            self.list_or_remove(tree, id);
+    /// Marks the path as computed by the turn that expected it.
+    pub fn confirm(&mut self, tree: &mut Tree, replica: u32, epoch: u32, cursor: Cursor) {
+        if self.epoch(replica) != epoch {
+            return;
+        }
+        let own = self.knowledge(replica) != Knowledge::Whole;
+        let mut at = Some((cursor.run, cursor.offset));
+        while let Some((run, offset)) = at {
+            at = tree.parent(run);
+            let Some(id) = tree.runs[run as usize].holders.find(replica).filter(|_| offset > 0) else { continue };
+            let pending = self.records.change_extra(id, |extra| {
+                if own {
+                    extra.confirmed = extra.confirmed.max(offset);
+                }
+                extra.pending.remove(offset)
+            });
+            debug_assert!(pending, "a turn confirms once");
+            if !own {
+                self.settle(tree, id);
+            }
+        }
+    }
+
+    /// Ends the turn's use of the path, which counts as a use now. An unconfirmed path is taken back where no other turn expects it.
+    pub fn release(&mut self, tree: &mut Tree, replica: u32, epoch: u32, cursor: Cursor, confirmed: bool) {
+        if self.epoch(replica) != epoch {
+            return;
+        }
+        let mut at = Some((cursor.run, cursor.offset));
+        while let Some((run, offset)) = at {
+            // A parent outlives its children, so it can be read before the run is shrunk.
+            at = tree.parent(run);
+            let Some(id) = tree.runs[run as usize].holders.find(replica).filter(|_| offset > 0) else { continue };
+            let known = self.records.change_extra(id, |extra| extra.pins.remove(offset) && (confirmed || extra.pending.remove(offset)));
+            debug_assert!(known, "a turn releases once");
+            let head = self.settle(tree, id);
+            if let Some(id) = head {
+                self.touch(tree, id, offset.min(self.records.get(id).blocks));
+            }
             self.shrink(tree, run);
         }
     }
 
-    pub(super) fn flush(&mut self, tree: &mut Tree, replica: u32) {
-        let ids: Vec<u32> = (0..self.holdings.len() as u32)
-            .filter(|&id| self.holdings[id as usize].replica == replica && self.holdings[id as usize].blocks > 0)
+    /// Evicts least recently used blocks of `replica` until at most `blocks` are resident, or everything left is in use.
+    pub(super) fn enforce(&mut self, tree: &mut Tree, replica: u32, blocks: u64) {
+        while let Some(excess) = self.replicas[replica as usize].blocks.checked_sub(blocks).filter(|&excess| excess > 0) {
+            if !self.evict(tree, replica, excess) {
+                return;
+            }
+        }
+    }
+
+    /// Whether anything of the replica can be evicted.
+    pub(super) fn can_evict(&self, replica: u32) -> bool {
+        self.records.oldest(replica, List::Cached).is_some()
+    }
+
+    /// Evicts at most `excess` blocks of the replica's oldest segment; `false` when nothing is evictable.
+    pub(super) fn evict(&mut self, tree: &mut Tree, replica: u32, excess: u64) -> bool {
+        let Some(oldest) = self.records.oldest(replica, List::Cached) else { return false };
+        let segment = self.records.get(oldest);
+        let (run, newer) = (segment.run, segment.newer);
+        let id = tree.runs[run as usize].holders.find(replica).expect("a segment belongs to a holding");
+        let start = if newer == NONE { 0 } else { self.records.get(newer).end };
+        let blocks = self.records.get(id).blocks;
+        let keep = blocks.saturating_sub(excess.min(u64::from(u32::MAX)) as u32).max(start).max(self.records.pinned(id));
+        if keep == start && newer != NONE {
+            // The oldest segment is the last of its holding, so the one before it ends the holding now.
+            self.remove_older(oldest);
+            self.end_at(tree, id, newer, keep);
+        } else {
+            self.end_at(tree, id, oldest, keep);
+        }
+        self.remove_if_empty(tree, id);
+        self.shrink(tree, run);
+        true
+    }
+
+    /// Forgets what own decisions say about the replica, and where `all` also what engine events said.
+    pub(super) fn flush(&mut self, tree: &mut Tree, replica: u32, all: bool) {
+        let ids: Vec<u32> = [List::Cached, List::Kept]
+            .iter()
+            .flat_map(|&list| self.records.iter(replica, list))
+            .filter(|&id| self.records.get(id).newer == NONE)
             .collect();
         for id in ids {
-            self.unlist(tree, id);
-            let run = self.holdings[id as usize].run;
-            self.cut(id, 0);
-            (self.holdings[id as usize].pins, self.holdings[id as usize].pending) = (Ends::default(), Ends::default());
-            self.list_or_remove(tree, id);
+            let run = self.records.get(id).run;
+            if self.records.extra(id).is_some() {
+                self.records.change_extra(id, |extra| {
+                    (extra.pins, extra.pending, extra.confirmed) = Default::default();
+                    if all {
+                        extra.exact = None;
+                    }
+                });
+                self.settle(tree, id);
+            } else {
+                self.cut(tree, id, 0);
+            }
             self.shrink(tree, run);
         }
         self.replicas[replica as usize].epoch += 1;
+    }
+
+    /// Forgets what replicas hold of a run whose namespace was dropped, but for what running turns use or engine events report.
+    pub(super) fn forget(&mut self, tree: &mut Tree, run: RunId) {
+        let ids: Vec<u32> = tree.runs[run as usize].holders.as_slice().iter().map(|holder| holder.id).collect();
+        for id in ids {
+            if self.knowledge(self.records.get(id).replica) != Knowledge::Own {
+                continue;
+            }
+            let keep = self.records.pinned(id);
+            self.cut(tree, id, keep);
+        }
+        self.shrink(tree, run);
     }
 
     /// Trims the run to what is needed, and its ancestors where that frees it.
     pub(super) fn shrink(&self, tree: &mut Tree, run: RunId) {
         let mut at = Some(run);
         while let Some(run) = at {
-            at = if tree.runs[run as usize].alive { tree.trim(run, self.held_blocks(tree, run)) } else { None };
+            at = if tree.runs[run as usize].alive { tree.trim(run, self.needed_blocks(tree, run)) } else { None };
         }
     }
 
-    /// Blocks of the run that some replica holds.
-    pub(super) fn held_blocks(&self, tree: &Tree, run: RunId) -> u32 {
-        tree.runs[run as usize].holders.iter().map(|&(_, id)| self.holdings[id as usize].blocks).max().unwrap_or(0)
+    /// Blocks of the run that some replica needs in memory.
+    pub(super) fn needed_blocks(&self, tree: &Tree, run: RunId) -> u32 {
+        tree.runs[run as usize].holders.as_slice().iter().map(|holder| self.records.span(holder.id)).max().unwrap_or(0)
+    }
+
+    /// Blocks of the run that the replica holds.
+    pub(super) fn held(&self, tree: &Tree, run: RunId, replica: u32) -> u32 {
+        tree.runs[run as usize].holders.find(replica).map_or(0, |id| self.records.get(id).blocks)
     }
 
     fn find_or_add(&mut self, tree: &mut Tree, run: RunId, replica: u32) -> u32 {
-        let holders = &mut tree.runs[run as usize].holders;
-        let at = match holders.binary_search_by_key(&replica, |holder| holder.0) {
-            Ok(at) => return holders[at].1,
-            Err(at) => at,
-        };
-        let fresh =
-            Holding { run, replica, blocks: 0, confirmed: 0, pins: Ends::default(), pending: Ends::default(), last_used: 0, newer: Vec::new() };
-        let id = if let Some(id) = self.free.pop() {
-            self.holdings[id as usize] = fresh;
-            id
-        } else {
-            self.holdings.push(fresh);
-            self.holdings.len() as u32 - 1
-        };
-        holders.insert(at, (replica, id));
+        if let Some(id) = tree.runs[run as usize].holders.find(replica) {
+            return id;
+        }
+        let id = self.records.add(run, replica);
+        self.records.link(id, if self.knowledge(replica) == Knowledge::Own { List::Cached } else { List::Kept });
+        tree.holders(run, |holders| holders.set(replica, id));
         id
     }
 
-    /// Reduces a holding to its first `keep` blocks.
-    fn cut(&mut self, id: u32, keep: u32) {
-        let holding = &mut self.holdings[id as usize];
-        let freed = holding.blocks.saturating_sub(keep);
-        if freed == 0 {
+    /// Notes that the first `offset` blocks of a holding are used now. Amortised O(1).
+    fn touch(&mut self, tree: &mut Tree, id: u32, offset: u32) {
+        let segment = self.records.get(id);
+        let blocks = segment.blocks.max(offset);
+        if self.knowledge(segment.replica) != Knowledge::Own {
+            self.set_blocks(tree, id, blocks);
+            self.records.get_mut(id).end = blocks;
             return;
         }
-        holding.blocks = keep;
-        holding.confirmed = holding.confirmed.min(keep);
-        // Segments that now begin at or behind the end are gone; the last one left becomes the tail.
-        while let Some(&(end, time)) = holding.newer.first() {
-            if end < keep {
-                break;
-            }
-            holding.last_used = time;
-            holding.newer.remove(0);
+        // What the use covers whole becomes one segment with it: the holding's own record.
+        while let Some(older) = self.older(id).filter(|&older| self.records.get(older).end <= offset) {
+            self.remove_older(older);
         }
-        self.replicas[holding.replica as usize].blocks -= u64::from(freed);
-    }
-
-    fn age(&self, tree: &Tree, id: u32) -> Age {
-        let holding = &self.holdings[id as usize];
-        (holding.last_used, std::cmp::Reverse(tree.runs[holding.run as usize].depth), id)
-    }
-
-    /// Takes a holding out of the eviction order before it changes.
-    fn unlist(&mut self, tree: &Tree, id: u32) {
-        let age = self.age(tree, id);
-        let replica = self.holdings[id as usize].replica;
-        self.replicas[replica as usize].evictable.remove(&age);
-    }
-
-    /// Puts a changed holding back into the eviction order, or removes it when nothing of it is left.
-    fn list_or_remove(&mut self, tree: &mut Tree, id: u32) {
-        let holding = &self.holdings[id as usize];
-        let (run, replica) = (holding.run, holding.replica);
-        if holding.blocks == 0 && holding.pins.is_empty() {
-            let holders = &mut tree.runs[run as usize].holders;
-            if let Ok(at) = holders.binary_search_by_key(&replica, |holder| holder.0) {
-                holders.remove(at);
-            }
-            self.free.push(id);
-            if self.free.len() == self.holdings.len() {
-                (self.holdings, self.free) = (Vec::new(), Vec::new());
-            }
-        } else if holding.blocks > holding.pins.max() {
-            let age = self.age(tree, id);
-            self.replicas[replica as usize].evictable.insert(age);
+        if self.records.get(id).end > offset {
+            self.records.split_off_rest(id);
         }
+        self.records.unlink(id);
+        self.records.get_mut(id).end = offset;
+        self.set_blocks(tree, id, blocks);
+        self.relink(id);
+    }
+
+    fn older(&self, id: u32) -> Option<u32> {
+        Some(self.records.get(id).older).filter(|&older| older != NONE)
+    }
+
+    /// Removes a segment that is not the newest of its holding.
+    fn remove_older(&mut self, id: u32) {
+        let (newer, older) = (self.records.get(id).newer, self.records.get(id).older);
+        self.records.get_mut(newer).older = older;
+        if older != NONE {
+            self.records.get_mut(older).newer = newer;
+        }
+        self.records.unlink(id);
+        self.records.free(id);
+    }
+
+    /// Puts a segment that stands in no list at the newest end of the list it belongs to.
+    fn relink(&mut self, id: u32) {
+        let segment = self.records.get(id);
+        let holding = if segment.newer == NONE { id } else { self.holding(id) };
+        let own = self.knowledge(self.records.get(id).replica) == Knowledge::Own;
+        let kept = !own || self.records.get(id).end <= self.records.pinned(holding);
+        self.records.link(id, if kept { List::Kept } else { List::Cached });
+    }
+
+    /// The record of the holding that a segment belongs to. O(segments newer than it).
+    fn holding(&self, id: u32) -> u32 {
+        std::iter::successors(Some(id), |&id| Some(self.records.get(id).newer).filter(|&newer| newer != NONE)).last().unwrap_or(id)
+    }
+
+    fn set_blocks(&mut self, tree: &mut Tree, id: u32, blocks: u32) {
+        let segment = self.records.get_mut(id);
+        let (run, replica, before) = (segment.run, segment.replica, std::mem::replace(&mut segment.blocks, blocks));
+        let total = &mut self.replicas[replica as usize].blocks;
+        *total = *total + u64::from(blocks) - u64::from(before);
+        let full = blocks == tree.runs[run as usize].len;
+        tree.holders(run, |holders| holders.set_full(replica, full));
+        if blocks < before && self.report_cuts {
+            self.cuts.push(Cut { replica, run, keep: blocks });
+        }
+    }
+
+    /// Reduces a holding to its first `keep` blocks. A holding of nothing that nothing else needs is removed: `None`.
+    fn cut(&mut self, tree: &mut Tree, id: u32, keep: u32) -> Option<u32> {
+        if keep < self.records.get(id).blocks {
+            let mut last = id;
+            while self.records.get(last).end < keep {
+                last = self.records.get(last).older;
+            }
+            while let Some(older) = self.older(last) {
+                self.remove_older(older);
+            }
+            self.end_at(tree, id, last, keep);
+        }
+        self.remove_if_empty(tree, id)
+    }
+
+    /// Sets the end of the oldest segment of a holding, and with it the end of the holding.
+    fn end_at(&mut self, tree: &mut Tree, holding: u32, last: u32, keep: u32) {
+        self.records.get_mut(last).end = keep;
+        self.set_blocks(tree, holding, keep);
+        if self.records.extra(holding).is_some_and(|extra| extra.confirmed > keep) {
+            self.records.change_extra(holding, |extra| extra.confirmed = keep);
+        }
+        if keep <= self.records.pinned(holding) && self.records.list_of(last) == List::Cached {
+            self.records.unlink(last);
+            self.records.link(last, List::Kept);
+        }
+    }
+
+    fn remove_if_empty(&mut self, tree: &mut Tree, id: u32) -> Option<u32> {
+        let segment = self.records.get(id);
+        if segment.blocks > 0 || self.records.extra(id).is_some_and(|extra| !extra.is_idle()) {
+            return Some(id);
+        }
+        let (run, replica) = (segment.run, segment.replica);
+        tree.holders(run, |holders| holders.remove(replica));
+        self.records.unlink(id);
+        self.records.free(id);
+        None
+    }
+
+    /// Brings a holding in line with what is confirmed, expected and reported. `None` when nothing of it is left.
+    pub(super) fn settle(&mut self, tree: &mut Tree, id: u32) -> Option<u32> {
+        let knowledge = self.knowledge(self.records.get(id).replica);
+        let Some(extra) = self.records.extra(id) else { return Some(id) };
+        let own = if knowledge == Knowledge::Whole { 0 } else { extra.confirmed };
+        let exact = extra.exact.as_ref().map_or(0, |exact| exact.cutoff());
+        let blocks = own.max(exact).max(extra.pending.max());
+        let idle = extra.is_idle();
+        if blocks > self.records.get(id).blocks {
+            self.set_blocks(tree, id, blocks);
+            self.records.get_mut(id).end = blocks;
+        }
+        let id = self.cut(tree, id, blocks)?;
+        if idle {
+            self.records.drop_extra(id);
+        }
+        Some(id)
+    }
+
+    /// Changes what engine events say about a run on a replica; answers whether that could be counted.
+    pub(super) fn report(&mut self, tree: &mut Tree, replica: u32, run: RunId, change: impl FnOnce(&mut Exact) -> bool) -> bool {
+        let id = self.find_or_add(tree, run, replica);
+        let counted = self.records.change_extra(id, |extra| {
+            let exact = extra.exact.get_or_insert_default();
+            let counted = change(exact);
+            if exact.is_empty() {
+                extra.exact = None;
+            }
+            counted
+        });
+        self.settle(tree, id);
+        self.shrink(tree, run);
+        counted
+    }
+
+    /// Says how what the replica holds is known from now on. O(what it holds).
+    pub(super) fn set_knowledge(&mut self, tree: &mut Tree, replica: u32, knowledge: Knowledge) {
+        let before = std::mem::replace(&mut self.replicas[replica as usize].knowledge, knowledge);
+        if before == knowledge || (before, knowledge) == (Knowledge::Whole, Knowledge::Partial) {
+            return;
+        }
+        let mut ids: Vec<u32> = [List::Cached, List::Kept]
+            .iter()
+            .flat_map(|&list| self.records.iter(replica, list))
+            .filter(|&id| self.records.get(id).newer == NONE)
+            .collect();
+        ids.sort_unstable_by_key(|&id| (tree.depth_before(self.records.get(id).run), id));
+        if before == Knowledge::Own {
+            for &id in &ids {
+                while let Some(older) = self.older(id) {
+                    self.remove_older(older);
+                }
+                self.records.get_mut(id).end = self.records.get(id).blocks;
+                self.records.unlink(id);
+                self.records.link(id, List::Kept);
+            }
+        }
+        let mut left = Vec::new();
+        for id in ids {
+            let run = self.records.get(id).run;
+            // Own decisions know no holes: what lies behind one is given up, parents first.
+            let reached = tree.parent(run).is_none_or(|(parent, offset)| offset == 0 || self.held(tree, parent, replica) >= offset);
+            self.records.change_extra(id, |extra| match knowledge {
+                Knowledge::Own => {
+                    let exact = extra.exact.take().map_or(0, |exact| exact.cutoff());
+                    extra.confirmed = if reached { extra.confirmed.max(exact) } else { 0 };
+                }
+                Knowledge::Whole => extra.confirmed = 0,
+                Knowledge::Partial => {}
+            });
+            left.extend(self.settle(tree, id).map(|id| (id, run)));
+            self.shrink(tree, run);
+        }
+        if knowledge == Knowledge::Own {
+            for (id, _) in left.into_iter().rev() {
+                self.records.unlink(id);
+                self.relink(id);
+            }
+        }
+    }
+
+    /// Bytes by which marking a path can grow the memory at most, but for a few per holder.
+    pub(super) fn growth(&self, runs: u32) -> u64 {
+        self.records.growth(runs)
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        let evictable: usize = self.replicas.iter().map(|state| state.evictable.len()).sum();
-        (self.holdings.capacity() * size_of::<Holding>() + self.free.capacity() * 4 + evictable * size_of::<Age>()) as u64
+        self.records.bytes() + (self.replicas.capacity() * size_of::<ReplicaState>()) as u64
     }
-
-    pub(super) fn audit(&self, tree: &Tree) -> Result<(), String> {
-        let mut blocks = vec![0u64; self.replicas.len()];
-        let mut evictable = vec![0usize; self.replicas.len()];
-        for (run_id, run) in tree.runs.iter().enumerate().filter(|(_, run)| run.alive) {
-            for &(replica, id) in &run.holders {
-                let holding = &self.holdings[id as usize];
-                if (holding.run, holding.replica) != (run_id as RunId, replica) || holding.blocks > run.len || holding.confirmed > holding.blocks {
-                    return Err(format!("holding {id} does not fit run {run_id}"));
-                }
-                blocks[replica as usize] += u64::from(holding.blocks);
-                evictable[replica as usize] += usize::from(holding.blocks > holding.pins.max());
-                if let Some((parent, parent_offset)) = tree.parent(run_id as RunId).filter(|&(_, offset)| offset > 0) {
-                    let above = find(tree, parent, replica).map_or(0, |id| self.holdings[id as usize].blocks);
-                    if above < parent_offset {
-                        return Err(format!("replica {replica} holds run {run_id} but not what precedes it"));
-                    }
-                }
-            }
-        }
-        for (replica, state) in self.replicas.iter().enumerate() {
-            if state.blocks != blocks[replica] || state.evictable.len() != evictable[replica] {
-                return Err(format!("replica {replica}: {} blocks counted, {} held", state.blocks, blocks[replica]));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Holding {
-    /// Notes that the first `offset` blocks were used at `time`, which is later than every time noted so far.
-    fn touch(&mut self, offset: u32, time: u64) {
-        if offset >= self.blocks {
-            self.newer.clear();
-            self.blocks = offset;
-            self.last_used = time;
-            return;
-        }
-        while self.newer.last().is_some_and(|&(end, _)| end <= offset) {
-            self.newer.pop();
-        }
-        self.newer.push((offset, time));
-    }
-}
-
-fn find(tree: &Tree, run: RunId, replica: u32) -> Option<u32> {
-    let holders = &tree.runs[run as usize].holders;
-    holders.binary_search_by_key(&replica, |holder| holder.0).ok().map(|at| holders[at].1)
 }

@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 
-use super::arena::{Arena, Slice};
+use super::arena::{Arena, EMPTY, Slice};
+use super::children::{ChildKey, Children};
 use super::ends::Ends;
 use super::hasher::{MixState, TextState};
-use super::residency::Residency;
+use super::holders::Holders;
 
 /// Number of a run; reused after the run is freed, told apart by the generation.
 pub type RunId = u32;
 
 /// No run.
 pub(super) const NONE: RunId = RunId::MAX;
+/// Estimated bytes of a namespace beside its name: its entries in two tables, and its root.
+pub(super) const NAMESPACE_BYTES: usize = 2 * 48;
 
 /// End of a path: the first `offset` blocks of `run`, after everything before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,37 +27,45 @@ pub struct Cursor {
     pub generation: u32,
 }
 
+/// One run: 72 bytes, and what its sets keep on the heap when they hold more than one entry.
 #[derive(Debug)]
 pub(super) struct Run {
+    /// The run that this one branches off from; of a free run, the next free one.
     pub(super) parent: RunId,
     /// Blocks of the parent that precede this run.
     pub(super) parent_offset: u32,
     /// Blocks from the root that precede this run.
     pub(super) depth: u32,
-    slice: Slice,
+    pub(super) slice: Slice,
     pub(super) len: u32,
     generation: u32,
+    /// Root of the namespace.
+    pub(super) root: RunId,
     /// A trimmed run never grows again, so "generation equal and offset <= length" proves a cursor current.
     sealed: bool,
     pub(super) alive: bool,
+    /// Of a root: its namespace was dropped.
+    pub(super) dropped: bool,
     /// Offsets where anchored cursors end and where child runs branch off.
-    anchors: Ends,
-    /// Holdings on this run: (replica, id), ascending by replica.
-    pub(super) holders: Vec<(u32, u32)>,
+    pub(super) anchors: Ends,
+    /// Who holds part of it.
+    pub(super) holders: Holders,
 }
 
 /// All paths.
 #[derive(Debug)]
 pub struct Tree {
     pub(super) runs: Vec<Run>,
-    free: Vec<RunId>,
-    arena: Arena,
-    /// (run, offset, fingerprint of the first block) -> child run.
-    children: HashMap<(u32, u32, u64), RunId, MixState>,
+    first_free: RunId,
+    free_runs: u32,
+    pub(super) arena: Arena,
+    pub(super) children: Children,
     /// Namespace -> root, an empty run. Dropped with its last path.
-    roots: HashMap<Box<str>, RunId, TextState>,
+    pub(super) roots: HashMap<Box<str>, RunId, TextState>,
     root_names: HashMap<RunId, Box<str>, MixState>,
-    blocks: u64,
+    pub(super) blocks: u64,
+    /// Heap bytes of anchors, holders and namespaces.
+    pub(super) side_bytes: u64,
     /// Generation of runs that are made anew: above every one given out before the memory went back.
     first_generation: u32,
 }
@@ -63,12 +74,14 @@ impl Tree {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             runs: Vec::new(),
-            free: Vec::new(),
+            first_free: NONE,
+            free_runs: 0,
             arena: Arena::default(),
-            children: HashMap::with_hasher(MixState(seed)),
+            children: Children::new(seed),
             roots: HashMap::with_hasher(TextState(seed)),
             root_names: HashMap::with_hasher(MixState(seed)),
             blocks: 0,
+            side_bytes: 0,
             first_generation: 0,
         }
     }
@@ -79,8 +92,10 @@ impl Tree {
             return self.cursor(run, 0);
         }
         let run = self.new_run(NONE, 0, 0, &[]);
+        self.runs[run as usize].root = run;
         self.roots.insert(namespace.into(), run);
         self.root_names.insert(run, namespace.into());
+        self.side_bytes += (NAMESPACE_BYTES + 2 * namespace.len()) as u64;
         self.cursor(run, 0)
     }
 
@@ -88,6 +103,21 @@ impl Tree {
     #[must_use]
     pub fn existing_root(&self, namespace: &str) -> Option<Cursor> {
         self.roots.get(namespace).map(|&run| self.cursor(run, 0))
+    }
+
+    /// Takes the name away from a namespace: nothing that is looked up under it finds its paths any more, and nobody is
+    /// judged to hold them. What is anchored stays in memory until it is let go. Answers whether there was one. O(1).
+    pub(super) fn drop_root(&mut self, namespace: &str) -> bool {
+        let Some(run) = self.roots.remove(namespace) else { return false };
+        self.root_names.remove(&run);
+        self.side_bytes -= (NAMESPACE_BYTES + 2 * namespace.len()) as u64;
+        self.runs[run as usize].dropped = true;
+        true
+    }
+
+    /// Whether the namespace of the run was dropped.
+    pub(super) fn is_dropped(&self, run: RunId) -> bool {
+        self.runs[self.runs[run as usize].root as usize].dropped
     }
 
     pub(super) fn cursor(&self, run: RunId, offset: u32) -> Cursor {
@@ -149,29 +179,63 @@ impl Tree {
             let common = common_prefix(self.arena.get(stored.slice, offset, stored.len), &fingerprints[done..]);
             done += common;
             offset += common as u32;
-            let Some(&next) = fingerprints.get(done) else { break };
-            let Some(&child) = self.children.get(&(run, offset, next)) else { break };
+            let Some(&fingerprint) = fingerprints.get(done) else { break };
+            let key = ChildKey { parent: run, offset, fingerprint };
+            let Some(child) = self.children.get(key, |child| self.child_key(child)) else { break };
             (run, offset) = (child, 0);
         }
         (self.cursor(run, offset), done)
     }
 
-    /// Follows `fingerprints` from a cursor and adds what is missing. Anchor the answer before anything is freed.
-    pub fn insert(&mut self, from: Cursor, fingerprints: &[u64]) -> Cursor {
-        let (end, done) = self.locate(from, fingerprints);
-        let new = &fingerprints[done..];
+    /// How the children table knows a run. A trimmed run keeps its first block until it is freed, so the key can be read.
+    pub(super) fn child_key(&self, child: RunId) -> ChildKey {
+        let run = &self.runs[child as usize];
+        ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: self.arena.get(run.slice, 0, 1)[0] }
+    }
+
+    /// Adds blocks that do not follow `end` yet, as [`Self::locate`] found. Anchor the answer before anything is freed.
+    pub(super) fn grow(&mut self, end: Cursor, new: &[u64]) -> Cursor {
         if new.is_empty() {
             return end;
         }
-        let run = &self.runs[end.run as usize];
-        if end.offset == run.len && !run.sealed && run.parent != NONE {
+        if self.extends(end) {
             self.extend(end.run, new);
             return self.cursor(end.run, end.offset + new.len() as u32);
         }
         let child = self.new_run(end.run, end.offset, self.depth(end), new);
-        self.runs[end.run as usize].anchors.insert(end.offset);
-        self.children.insert((end.run, end.offset, new[0]), child);
+        self.anchors(end.run, |anchors| anchors.insert(end.offset));
+        let Self { children, runs, arena, .. } = self;
+        children.insert(child, |child| {
+            let run = &runs[child as usize];
+            ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: arena.get(run.slice, 0, 1)[0] }
+        });
         self.cursor(child, new.len() as u32)
+    }
+
+    /// Whether what follows the cursor is added to its run, and not to a child.
+    fn extends(&self, end: Cursor) -> bool {
+        let run = &self.runs[end.run as usize];
+        end.offset == run.len && !run.sealed && run.parent != NONE
+    }
+
+    /// Bytes by which [`Self::grow`] with `blocks` new blocks would grow the memory; `None` when they cannot be addressed.
+    pub(super) fn growth(&mut self, end: Cursor, blocks: u32) -> Option<u64> {
+        if blocks == 0 {
+            return Some(0);
+        }
+        if self.extends(end) {
+            let run = &self.runs[end.run as usize];
+            let len = run.len.checked_add(blocks)?;
+            return if len <= run.slice.capacity { Some(0) } else { self.arena.growth(len) };
+        }
+        let runs = if self.free_runs > 0 { 0 } else { (self.grown_runs() - self.runs.capacity()) * size_of::<Run>() };
+        Some(self.arena.growth(blocks)? + self.children.growth() + runs as u64)
+    }
+
+    /// Capacity of the run table once it holds one more.
+    fn grown_runs(&self) -> usize {
+        let capacity = self.runs.capacity();
+        if self.runs.len() < capacity { capacity } else { capacity + (capacity / 4).max(16) }
     }
 
     /// Copies the fingerprints of a path, first block first.
@@ -189,39 +253,70 @@ impl Tree {
     /// Keeps the path of the cursor in memory until [`super::Index::unanchor`].
     pub fn anchor(&mut self, cursor: Cursor) {
         debug_assert!(self.is_current(cursor));
-        self.runs[cursor.run as usize].anchors.insert(cursor.offset);
+        self.anchors(cursor.run, |anchors| anchors.insert(cursor.offset));
+    }
+
+    /// Takes an anchor away without freeing anything: whoever calls it anchors the cursor again before something is freed.
+    pub(crate) fn release_anchor(&mut self, cursor: Cursor) {
+        self.drop_anchor(cursor);
     }
 
     pub(super) fn drop_anchor(&mut self, cursor: Cursor) {
-        let removed = self.runs[cursor.run as usize].anchors.remove(cursor.offset);
+        let removed = self.anchors(cursor.run, |anchors| anchors.remove(cursor.offset));
         assert!(removed, "cursor {cursor:?} is not anchored");
+    }
+
+    /// Changes the anchors of a run and counts the bytes they take.
+    fn anchors<T>(&mut self, run: RunId, change: impl FnOnce(&mut Ends) -> T) -> T {
+        let anchors = &mut self.runs[run as usize].anchors;
+        let before = anchors.heap_bytes();
+        let answer = change(anchors);
+        self.side_bytes = self.side_bytes + anchors.heap_bytes() - before;
+        answer
+    }
+
+    /// Changes the holders of a run and counts the bytes they take.
+    pub(super) fn holders<T>(&mut self, run: RunId, change: impl FnOnce(&mut Holders) -> T) -> T {
+        let holders = &mut self.runs[run as usize].holders;
+        let before = holders.heap_bytes();
+        let answer = change(holders);
+        self.side_bytes = self.side_bytes + holders.heap_bytes() - before;
+        answer
     }
 
     fn new_run(&mut self, parent: RunId, parent_offset: u32, depth: u32, fingerprints: &[u64]) -> RunId {
         let len = fingerprints.len() as u32;
-        let slice = if len == 0 { Slice { start: 0, capacity: 0 } } else { self.arena.allocate(len) };
+        let slice = if len == 0 { EMPTY } else { self.arena.allocate(len) };
         if len > 0 {
             self.arena.write(slice, 0, fingerprints);
         }
         self.blocks += u64::from(len);
-        let fresh = Run {
+        let root = if parent == NONE { NONE } else { self.runs[parent as usize].root };
+        let mut fresh = Run {
             parent,
             parent_offset,
             depth,
             slice,
             len,
             generation: self.first_generation,
+            root,
             sealed: false,
             alive: true,
+            dropped: false,
             anchors: Ends::default(),
-            holders: Vec::new(),
+            holders: Holders::default(),
         };
-        if let Some(id) = self.free.pop() {
+        if self.first_free != NONE {
+            let id = self.first_free;
             let run = &mut self.runs[id as usize];
-            let generation = run.generation;
-            *run = Run { generation, ..fresh };
+            self.first_free = run.parent;
+            self.free_runs -= 1;
+            fresh.generation = run.generation;
+            *run = fresh;
             return id;
         }
+        let grown = self.grown_runs();
+        self.runs.reserve_exact(grown - self.runs.len());
         self.runs.push(fresh);
         self.runs.len() as RunId - 1
     }
@@ -234,6 +329,7 @@ impl Tree {
         }
         self.arena.write(run.slice, run.len, fingerprints);
         run.len = len;
+        run.holders.none_full();
         self.blocks += fingerprints.len() as u64;
     }
 
@@ -251,7 +347,8 @@ impl Tree {
             self.blocks -= u64::from(run.len - keep);
             run.len = keep;
             run.sealed = true;
-            if keep > 0 && run.slice.capacity > 2 * keep.max(8) {
+            // A smaller slice only where there is one to be had without growing: a cut must not take memory.
+            if keep > 0 && run.slice.capacity > 2 * keep.max(8) && self.arena.growth(keep) == Some(0) {
                 run.slice = self.arena.resize(run.slice, keep, keep);
             }
         }
@@ -259,27 +356,34 @@ impl Tree {
     }
 
     fn free_run(&mut self, id: RunId) {
-        let run = &mut self.runs[id as usize];
-        run.alive = false;
-        run.generation = run.generation.wrapping_add(1);
-        let (parent, parent_offset, slice, len) = (run.parent, run.parent_offset, run.slice, run.len);
+        let (parent, parent_offset, slice, len) = {
+            let run = &self.runs[id as usize];
+            (run.parent, run.parent_offset, run.slice, run.len)
+        };
         self.blocks -= u64::from(len);
         if parent == NONE {
             if let Some(name) = self.root_names.remove(&id) {
+                self.side_bytes -= (NAMESPACE_BYTES + 2 * name.len()) as u64;
                 self.roots.remove(&name);
             }
         } else {
-            // A trimmed run keeps at least its first block until it is freed, so the key is still there to read.
-            let first = self.arena.get(slice, 0, 1)[0];
-            self.children.remove(&(parent, parent_offset, first));
-            let removed = self.runs[parent as usize].anchors.remove(parent_offset);
+            let Self { children, runs, arena, .. } = self;
+            children.remove(id, |child| {
+                let run = &runs[child as usize];
+                ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: arena.get(run.slice, 0, 1)[0] }
+            });
+            let removed = self.anchors(parent, |anchors| anchors.remove(parent_offset));
             assert!(removed, "a child run anchors its parent");
         }
         self.arena.release(slice);
-        self.runs[id as usize].slice = Slice { start: 0, capacity: 0 };
-        self.runs[id as usize].len = 0;
-        self.free.push(id);
-        if self.free.len() == self.runs.len() {
+        let run = &mut self.runs[id as usize];
+        run.alive = false;
+        run.generation = run.generation.wrapping_add(1);
+        (run.slice, run.len) = (EMPTY, 0);
+        run.parent = self.first_free;
+        self.first_free = id;
+        self.free_runs += 1;
+        if self.free_runs as usize == self.runs.len() {
             self.give_back();
         }
     }
@@ -288,10 +392,19 @@ impl Tree {
     fn give_back(&mut self) {
         self.first_generation = self.runs.iter().map(|run| run.generation).max().unwrap_or(0).wrapping_add(1);
         self.runs = Vec::new();
-        self.free = Vec::new();
-        self.children.shrink_to_fit();
+        (self.first_free, self.free_runs) = (NONE, 0);
         self.roots.shrink_to_fit();
         self.root_names.shrink_to_fit();
+    }
+
+    /// Packs the fingerprints together. O(blocks).
+    pub(super) fn compact(&mut self) {
+        self.arena.compact(self.runs.iter_mut().map(|run| (&mut run.slice, run.len)));
+    }
+
+    /// Words of the arena that no run uses, and all of them.
+    pub(super) fn arena_words(&self) -> (u64, u64) {
+        (self.arena.free_words(), self.arena.words())
     }
 
     /// Blocks stored.
@@ -303,50 +416,11 @@ impl Tree {
     /// Runs in use, roots included.
     #[must_use]
     pub fn run_count(&self) -> u64 {
-        (self.runs.len() - self.free.len()) as u64
+        self.runs.len() as u64 - u64::from(self.free_runs)
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        let runs = self.runs.capacity() * size_of::<Run>() + self.free.capacity() * 4;
-        // A hash table slot carries its entry and one control byte.
-        let table = self.children.capacity() * (size_of::<((u32, u32, u64), RunId)>() + 1);
-        let holders: usize = self.runs.iter().map(|run| run.holders.capacity() * 8).sum();
-        self.arena.bytes() + (runs + table + holders) as u64
-    }
-
-    pub(super) fn audit(&self, residency: &Residency) -> Result<(), String> {
-        let mut blocks = 0;
-        let mut child_anchors: HashMap<RunId, u32> = HashMap::new();
-        for (id, run) in self.runs.iter().enumerate().filter(|(_, run)| run.alive) {
-            blocks += u64::from(run.len);
-            if run.len > run.slice.capacity {
-                return Err(format!("run {id} is longer than its slice"));
-            }
-            if run.parent != NONE {
-                let parent = &self.runs[run.parent as usize];
-                if !parent.alive || run.parent_offset > parent.len || run.depth != parent.depth + run.parent_offset {
-                    return Err(format!("run {id} does not fit its parent"));
-                }
-                let first = self.arena.get(run.slice, 0, 1)[0];
-                if self.children.get(&(run.parent, run.parent_offset, first)) != Some(&(id as RunId)) {
-                    return Err(format!("run {id} is not in the children table"));
-                }
-                *child_anchors.entry(run.parent).or_default() += 1;
-            }
-            if run.anchors.is_empty() && residency.held_blocks(self, id as RunId) == 0 {
-                return Err(format!("run {id} is needed by nobody"));
-            }
-            if run.len > run.anchors.max().max(residency.held_blocks(self, id as RunId)) {
-                return Err(format!("run {id} is longer than anybody needs"));
-            }
-        }
-        if blocks != self.blocks {
-            return Err(format!("{} blocks counted, {blocks} stored", self.blocks));
-        }
-        if self.children.len() != child_anchors.values().map(|&count| count as usize).sum::<usize>() {
-            return Err("the children table has entries without a run".into());
-        }
-        Ok(())
+        self.arena.bytes() + (self.runs.capacity() * size_of::<Run>()) as u64 + self.children.bytes() + self.side_bytes
     }
 }
 

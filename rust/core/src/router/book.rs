@@ -134,8 +134,10 @@ impl Router {
         let limit = self.limits.workloads[workload as usize].output_tokens;
         let output_tokens = state.max_new_tokens.map_or(limit, |max| max.min(limit));
         let output_blocks = output_tokens.div_ceil(self.block_tokens);
-        let residency_epoch = self.index.residency.epoch(home);
-        state.state = TurnState::Placed(Placement { replica: home, residency_epoch, started: false, output_tokens, output_blocks, reported: false });
+        let marked = self.index.expect(home, cursor).then(|| self.index.residency.epoch(home));
+        let state = &mut self.turns[turn];
+        state.state =
+            TurnState::Placed(Placement { replica: home, residency_epoch: marked, started: false, output_tokens, output_blocks, reported: false });
         state.last_event = self.now;
         self.silence.insert((self.now, turn));
         self.ledger.claim(&self.index.tree, home, workload, cursor, private);
@@ -155,7 +157,6 @@ impl Router {
             // While one turn is open it stands for the whole session, so that a rewritten prompt frees the old path at once.
             self.unclaim_trunk(session);
         }
-        self.index.residency.expect(&mut self.index.tree, home, cursor);
     }
 
     /// Takes a placed turn off the books. Claim what it leaves behind first, so that shared ancestors never flicker.
@@ -201,6 +202,7 @@ impl Router {
     pub(super) fn pause(&mut self, session: u32) {
         debug_assert!(self.sessions[session].is_idle());
         self.uncharge_session(session);
+        self.paused_paths = true;
         self.stats.pauses += 1;
         self.workloads[self.sessions[session].workload as usize].pauses += 1;
     }

@@ -129,7 +129,9 @@ impl Router {
             }
             let placement = *placed(&router.turns[turn]).expect("the turn is placed");
             let (cursor, epoch) = (router.turns[turn].cursor, placement.residency_epoch);
-            router.index.residency.release(&mut router.index.tree, home, epoch, cursor, confirmed);
+            if let Some(epoch) = epoch {
+                router.index.residency.release(&mut router.index.tree, home, epoch, cursor, confirmed);
+            }
             router.uncharge_turn(turn, &placement);
         });
         self.sessions[session].open.retain(|&other| other != turn);
@@ -165,9 +167,8 @@ impl Router {
         let mut history_tokens = prompt_tokens;
         match completion.output {
             Some(output) if known_tokens == prompt_tokens => {
-                (end, end_tail) = self.append(cursor, &tail, output);
+                (end, end_tail, known_tokens) = self.append(cursor, &tail, output);
                 history_tokens += output.len() as u64;
-                known_tokens = history_tokens;
             }
             output => {
                 let reported = if placement.reported { placement.output_tokens } else { 0 };
@@ -177,9 +178,9 @@ impl Router {
         self.index.tree.anchor(end);
         // The last token has no KV yet, and unknown tokens no place in the index.
         let resident = (history_tokens.saturating_sub(1).max(prompt_tokens) / self.block_tokens) as u32;
-        if placement.residency_epoch == self.index.residency.epoch(home) {
+        if placement.residency_epoch.is_none_or(|epoch| epoch == self.index.residency.epoch(home)) {
             let held = self.index.tree.ancestor(end, resident);
-            self.index.residency.hold(&mut self.index.tree, home, held);
+            self.index.hold(home, held);
         }
         if seq < self.sessions[session].trunk_seq {
             self.index.unanchor(end);
@@ -213,6 +214,7 @@ impl Router {
             self.quiet.remove(&(session.last_activity, state.session));
             session.last_activity = self.now;
             self.quiet.insert((self.now, state.session));
+            self.paused_paths |= session.home.is_none();
         }
     }
 
@@ -225,7 +227,9 @@ impl Router {
             return;
         }
         let (home, epoch) = (placement.replica, placement.residency_epoch);
-        self.index.residency.confirm(&self.index.tree, home, epoch, cursor);
+        if let Some(epoch) = epoch {
+            self.index.residency.confirm(&mut self.index.tree, home, epoch, cursor);
+        }
         self.prefill_done(home);
     }
 

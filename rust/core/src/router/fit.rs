@@ -146,7 +146,8 @@ impl Router {
         let state = &self.turns[turn];
         Receipt {
             prompt_tokens: state.prompt_tokens,
-            matched_tokens: u64::from(self.depths.iter().copied().max().unwrap_or(0)) * self.block_tokens,
+            matched_tokens: u64::from(self.depths.blocks.iter().copied().max().unwrap_or(0)) * self.block_tokens,
+            indexed: state.known_tokens == state.prompt_tokens,
             need_tokens: need * self.block_tokens,
             charge_tokens: replica.map_or(0, |slot| self.ledger.charge(slot) * self.block_tokens),
             commit_tokens: replica.map_or(0, |slot| self.ledger.commit(slot) * self.block_tokens),

@@ -51,7 +51,8 @@ impl Router {
         for session in charged {
             self.uncharge_session(session);
         }
-        self.index.flush(slot);
+        self.paused_paths = true;
+        self.index.lose(slot);
         let replica = &mut self.replicas[slot as usize];
         replica.alive = false;
         replica.reserved_for = None;

@@ -24,11 +24,11 @@ use crate::admission::line::Line;
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::estimate::{Estimator, Rate};
-use crate::index::Index;
 use crate::index::hasher::TextState;
+use crate::index::{Depths, Index, LEAST_BYTES};
 use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
-use crate::prompt::{BlockHasher, Prompt};
+use crate::prompt::{BlockHasher, MAX_BLOCK_TOKENS, Prompt};
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
 use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
 use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
@@ -125,8 +125,10 @@ pub struct Router {
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
     quiet: BTreeSet<(Nanos, u32)>,
+    /// Some session without a charge may have a known history that can be let go when the index is full.
+    paused_paths: bool,
     /// Scratch for index answers, by replica slot.
-    depths: Vec<u32>,
+    depths: Depths,
 }
 
 impl Router {
@@ -157,6 +159,13 @@ impl Router {
         };
         let control_period =
             Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
+        if config.index_bytes < LEAST_BYTES {
+            return Err(Error::InvalidArgument {
+                argument: "index_bytes",
+                value: config.index_bytes.to_string(),
+                accepted: "at least 1,048,576 bytes",
+            });
+        }
         let count = workloads.len();
         let mut router = Self {
             block_tokens: u64::from(config.block_tokens),
@@ -170,7 +179,7 @@ impl Router {
             admissions: 0,
             salt: 0,
             generated: 0,
-            index: Index::new(key_seed),
+            index: Index::new(key_seed).with_limit(config.index_bytes),
             ledger: Ledger::new(count),
             replicas: Vec::new(),
             replica_slots: HashMap::with_hasher(TextState(key_seed)),
@@ -192,7 +201,8 @@ impl Router {
             deadlines: BTreeSet::new(),
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
-            depths: Vec::new(),
+            paused_paths: false,
+            depths: Depths::default(),
         };
         for replica in config.replicas {
             replica.check()?;
@@ -241,20 +251,26 @@ impl Router {
     }
 
     fn holders(&self, cursor: crate::index::Cursor, prompt_tokens: u64) -> Vec<(Arc<str>, u64)> {
-        let mut depths = vec![0; self.replicas.len()];
+        let mut depths = Depths::default();
         self.index.residency.matches(&self.index.tree, cursor, &mut depths);
         let mut holders: Vec<(Arc<str>, u64)> = self
             .live()
-            .map(|slot| (self.replicas[slot as usize].config.name.clone(), self.cached_tokens(depths[slot as usize], prompt_tokens)))
+            .map(|slot| (self.replicas[slot as usize].config.name.clone(), self.cached_tokens(slot, depths.blocks[slot as usize], prompt_tokens)))
             .filter(|holder| holder.1 > 0)
             .collect();
         holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         holders
     }
 
-    /// Tokens that hit when `depth` blocks are resident: the last prompt token is always computed.
-    fn cached_tokens(&self, depth: u32, prompt_tokens: u64) -> u64 {
-        u64::from(depth).min(prompt_tokens.saturating_sub(1) / self.block_tokens) * self.block_tokens
+    /// Tokens that hit when `depth` blocks are resident: whole blocks of the engine, and the last prompt token is always computed.
+    fn cached_tokens(&self, replica: u32, depth: u32, prompt_tokens: u64) -> u64 {
+        let engine_block = self.engine_block(replica);
+        (u64::from(depth) * self.block_tokens).min(prompt_tokens.saturating_sub(1)) / engine_block * engine_block
+    }
+
+    /// Tokens per KV block of the replica's engine.
+    fn engine_block(&self, replica: u32) -> u64 {
+        self.replicas[replica as usize].config.block_tokens.map_or(self.block_tokens, u64::from)
     }
 
     /// Applies limits computed from the view of `step`.
@@ -402,7 +418,6 @@ impl Router {
         };
         if slot as usize == self.replicas.len() {
             self.replicas.push(replica);
-            self.depths.push(0);
         } else {
             self.replicas[slot as usize] = replica;
         }
@@ -431,6 +446,8 @@ impl ReplicaConfig {
         positive("kv_tokens", self.kv_tokens, "tokens above 0, infinity when unknown", self.kv_tokens >= 1.0)?;
         let rate = self.prefill_tokens_per_s;
         positive("prefill_tokens_per_s", rate, "a finite rate above 0", rate > 0.0 && rate.is_finite())?;
+        let block = self.block_tokens.unwrap_or(1);
+        positive("block_tokens", f64::from(block), "1 to 4096", (1..=MAX_BLOCK_TOKENS).contains(&block))?;
         let slope = self.decode_s_per_kv_token;
         positive("decode_s_per_kv_token", slope, "finite seconds of at least 0", slope >= 0.0 && slope.is_finite())
     }

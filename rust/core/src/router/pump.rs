@@ -132,7 +132,7 @@ impl Router {
     pub(super) fn cost_of(&self, turn: u32, replica: u32, reclaimed_tokens: u64) -> f64 {
         let state = &self.turns[turn];
         let output = expected_output(self.limits.workloads[state.workload as usize].output_tokens, state.max_new_tokens);
-        let cached = self.cached_tokens(self.depths[replica as usize], state.prompt_tokens);
+        let cached = self.cached_tokens(replica, self.depths.blocks[replica as usize], state.prompt_tokens);
         cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
     }
 
@@ -154,7 +154,7 @@ impl Router {
         let reason = if resumed { Reason::Resumed } else { Reason::Admitted };
         let mut receipt = self.receipt(turn, Some(choice.replica), choice.fit.need, choice.fit.limit);
         (receipt.cost_s, receipt.runner_up_cost_s) = (choice.cost_s, choice.runner_up_cost_s);
-        let cached_tokens = self.cached_tokens(self.depths[choice.replica as usize], prompt_tokens);
+        let cached_tokens = self.cached_tokens(choice.replica, self.depths.blocks[choice.replica as usize], prompt_tokens);
         let status = Status::Placed;
         let verdict = Verdict { status, replica: Some(choice.replica), cached_tokens, alternatives: choice.alternatives, reason, receipt };
         self.charge_session(session, choice.replica);
@@ -194,11 +194,11 @@ impl Router {
         let state = &self.turns[turn];
         let history = &self.sessions[session];
         // History known by count only lies in the cache of its replica as far as the known part does.
-        let mut depth = self.depths[home as usize];
+        let mut depth = self.depths.blocks[home as usize];
         if history.history_tokens > history.known_tokens && depth >= self.index.tree.depth(history.trunk) {
             depth = depth.max((history.history_tokens.saturating_sub(1) / self.block_tokens) as u32);
         }
-        let cached_tokens = self.cached_tokens(depth, state.prompt_tokens);
+        let cached_tokens = self.cached_tokens(home, depth, state.prompt_tokens);
         let base = self.sessions[session].base_tokens.min(state.prompt_tokens);
         self.sessions[session].base_tokens = base;
         let commit = self.ledger.commit(home);

@@ -40,6 +40,7 @@ impl Router {
         let empty = std::mem::replace(&mut state.trunk, trunk);
         (state.root, state.tail, state.history_tokens, state.known_tokens) = (root, tail, history_tokens, known_tokens);
         self.index.unanchor(empty);
+        self.paused_paths = true;
         self.pump(None);
         Ok(Outcome { seq, effect: Effect::Done })
     }

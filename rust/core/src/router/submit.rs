@@ -328,22 +328,24 @@ impl Router {
         let mut path = match submit.input {
             TurnInput::Prompt(prompt) => {
                 let start = self.index.tree.root(&root);
-                let cursor = self.index.tree.insert(start, prompt.fingerprints());
+                let (cursor, tail, known_tokens) = self.index_path(start, prompt.fingerprints(), prompt.tail().to_vec());
                 let rewrite = !continues(self, cursor, prompt.tokens());
-                Path { root, cursor, tail: prompt.tail().to_vec(), prompt_tokens: prompt.tokens(), known_tokens: prompt.tokens(), rewrite }
+                Path { root, cursor, tail, prompt_tokens: prompt.tokens(), known_tokens, rewrite }
             }
             TurnInput::Append { tokens, .. } => {
                 // New weights may have changed the root since: the known history moves over with its fingerprints.
-                let base = if same_root {
-                    trunk
+                let old_tail = state.tail.clone();
+                let (base, _, moved_tokens) = if same_root {
+                    (trunk, Vec::new(), history)
                 } else {
                     let fingerprints = self.index.tree.fingerprints(trunk);
                     let start = self.index.tree.root(&root);
-                    self.index.tree.insert(start, &fingerprints)
+                    self.index_path(start, &fingerprints, old_tail.clone())
                 };
-                let (cursor, tail) = self.append(base, &self.sessions[session].tail.clone(), tokens);
                 let prompt_tokens = history + tokens.len() as u64;
-                Path { root, cursor, tail, prompt_tokens, known_tokens: prompt_tokens, rewrite: false }
+                let (cursor, tail, known_tokens) =
+                    if moved_tokens == history { self.append(base, &old_tail, tokens) } else { (base, Vec::new(), moved_tokens) };
+                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite: false }
             }
             TurnInput::Count { prompt_tokens } => {
                 let keeps = history > 0 && same_root && prompt_tokens >= history;
@@ -360,11 +362,71 @@ impl Router {
         path
     }
 
-    /// Adds tokens after a path and its tail; answers the new end and the new tail.
-    pub(super) fn append(&mut self, base: Cursor, tail: &[u32], tokens: &[u32]) -> (Cursor, Vec<u32>) {
+    /// Adds tokens after a path and its tail; answers as [`Self::index_path`].
+    pub(super) fn append(&mut self, base: Cursor, tail: &[u32], tokens: &[u32]) -> (Cursor, Vec<u32>, u64) {
         let mut suffix = Prompt::from_parts(self.hasher.block_tokens(), Vec::new(), tail.to_vec()).expect("a tail is shorter than a block");
         suffix.extend(&self.hasher, tokens);
-        (self.index.tree.insert(base, suffix.fingerprints()), suffix.tail().to_vec())
+        let tail = suffix.tail().to_vec();
+        self.index_path(base, suffix.fingerprints(), tail)
+    }
+
+    /// Puts a path into the index; answers its end, the tail behind it, and how many tokens up to there are known. Where the
+    /// index has no room, even after the paths of paused sessions were let go, the end comes early, without a tail: what
+    /// follows is charged by count.
+    fn index_path(&mut self, from: Cursor, fingerprints: &[u64], tail: Vec<u32>) -> (Cursor, Vec<u32>, u64) {
+        let depth = self.index.tree.depth(from) + fingerprints.len() as u32;
+        let mut end = self.index.insert(from, fingerprints);
+        if self.index.tree.depth(end) < depth {
+            self.index.tree.anchor(end);
+            let freed = self.forget_paused_paths(fingerprints.len() as u64);
+            let found = end;
+            if freed {
+                end = self.index.insert(from, fingerprints);
+            }
+            self.index.tree.anchor(end);
+            self.index.unanchor(found);
+            // The caller anchors the end itself; nothing is freed in between.
+            self.index.tree.release_anchor(end);
+        }
+        let reached = self.index.tree.depth(end);
+        if reached == depth {
+            let known = u64::from(depth) * self.block_tokens + tail.len() as u64;
+            return (end, tail, known);
+        }
+        self.stats.index_full += 1;
+        (end, Vec::new(), u64::from(reached) * self.block_tokens)
+    }
+
+    /// Lets go of the known histories of paused sessions, longest quiet first, until `blocks` are free: their next append has
+    /// to bring the whole prompt. Answers whether any was let go.
+    fn forget_paused_paths(&mut self, blocks: u64) -> bool {
+        if !self.paused_paths {
+            return false;
+        }
+        let before = self.index.tree.blocks();
+        let mut any = false;
+        let quiet: Vec<u32> = self.quiet.iter().map(|&(_, session)| session).collect();
+        for session in quiet {
+            let state = &self.sessions[session];
+            if state.home.is_some() || self.index.tree.depth(state.trunk) == 0 {
+                continue;
+            }
+            let trunk = state.trunk;
+            let root = self.index.tree.ancestor(trunk, 0);
+            self.index.tree.anchor(root);
+            self.index.unanchor(trunk);
+            let state = &mut self.sessions[session];
+            state.trunk = root;
+            state.tail = Vec::new();
+            state.known_tokens = 0;
+            self.stats.paths_dropped += 1;
+            any = true;
+            if before - self.index.tree.blocks() >= blocks {
+                return true;
+            }
+        }
+        self.paused_paths = false;
+        any
     }
 
     fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, candidates: Option<Vec<u32>>, avoid: Option<u32>) -> u32 {
@@ -384,6 +446,7 @@ impl Router {
         let receipt = Receipt {
             prompt_tokens: path.prompt_tokens,
             matched_tokens: 0,
+            indexed: path.known_tokens == path.prompt_tokens,
             need_tokens: 0,
             charge_tokens: 0,
             commit_tokens: 0,

@@ -16,13 +16,15 @@ pub struct ReplicaConfig {
     pub prefill_tokens_per_s: f64,
     /// Seconds by which one decode step gets longer per KV token it reads, used in the placement cost.
     pub decode_s_per_kv_token: f64,
+    /// Tokens per KV block of the engine, which is what hits come in; `None` = that of the index.
+    pub block_tokens: Option<u32>,
 }
 
 impl ReplicaConfig {
     /// A replica with the default rates (20,000 tokens/s prefill, 4e-8 s per KV token and decode step).
     #[must_use]
     pub fn new(name: &str, kv_tokens: f64) -> Self {
-        Self { name: name.into(), kv_tokens, prefill_tokens_per_s: 20_000.0, decode_s_per_kv_token: 4e-8 }
+        Self { name: name.into(), kv_tokens, prefill_tokens_per_s: 20_000.0, decode_s_per_kv_token: 4e-8, block_tokens: None }
     }
 }
 
@@ -58,6 +60,9 @@ pub struct RouterConfig {
     pub workloads: Vec<WorkloadConfig>,
     /// Tokens per index block.
     pub block_tokens: u32,
+    /// Most bytes that the prefix index may take; at least 2^20. When nothing can be forgotten any more, new tokens are
+    /// charged by count and not indexed.
+    pub index_bytes: u64,
     /// Seed of the generator that breaks ties of placement.
     pub seed: u64,
     /// Secret key of the fingerprints.
@@ -78,6 +83,7 @@ impl Default for RouterConfig {
             replicas: Vec::new(),
             workloads: Vec::new(),
             block_tokens: 16,
+            index_bytes: 4 << 30,
             seed: 0,
             hash_key: HashKey([0; 16]),
             max_held: 1_000_000,
@@ -266,6 +272,8 @@ pub struct Receipt {
     pub prompt_tokens: u64,
     /// Longest prefix that any considered replica is judged to hold.
     pub matched_tokens: u64,
+    /// Whether the whole prompt is in the index; where not, it is charged by count.
+    pub indexed: bool,
     /// What the turn adds to the commit of the replica.
     pub need_tokens: u64,
     /// Charge of the replica before the decision.
@@ -371,6 +379,8 @@ pub struct Stats {
     pub moves: u64,
     pub forced: u64,
     pub rewrites: u64,
+    pub index_full: u64,
+    pub paths_dropped: u64,
     pub late: u64,
     pub unknown: u64,
     pub clock_clamped: u64,
@@ -385,7 +395,7 @@ pub struct Stats {
 impl Stats {
     /// Every counter with its name, in declaration order.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 23] {
+    pub fn entries(&self) -> [(&'static str, u64); 25] {
         [
             ("submitted", self.submitted),
             ("placed", self.placed),
@@ -401,6 +411,8 @@ impl Stats {
             ("moves", self.moves),
             ("forced", self.forced),
             ("rewrites", self.rewrites),
+            ("index_full", self.index_full),
+            ("paths_dropped", self.paths_dropped),
             ("late", self.late),
             ("unknown", self.unknown),
             ("clock_clamped", self.clock_clamped),

@@ -45,7 +45,7 @@ impl Router {
         let column = |name, values| Column { name, shape: Shape::Replicas, values };
         vec![
             column("kv_tokens", Values::F64(self.live().map(|slot| state(slot).config.kv_tokens).collect())),
-            column("block_tokens", Values::I64(self.live().map(|_| i64::from(self.hasher.block_tokens())).collect())),
+            column("block_tokens", Values::I64(self.live().map(|slot| self.engine_block(slot) as i64).collect())),
             column("accepting", Values::Bool(self.live().map(|slot| state(slot).alive).collect())),
             column("weight_version", Values::I64(self.live().map(|slot| state(slot).weight_version).collect())),
             column("charge_tokens", tokens(&|slot| self.ledger.charge(slot))),

@@ -141,8 +141,8 @@ pub(crate) enum TurnState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placement {
     pub(crate) replica: u32,
-    /// Residency epoch of the replica at placement.
-    pub(crate) residency_epoch: u32,
+    /// Residency epoch of the replica at placement; `None` when the index had no room to mark the path.
+    pub(crate) residency_epoch: Option<u32>,
     /// The first token was reported.
     pub(crate) started: bool,
     /// Output so far as reported, else as reserved.
