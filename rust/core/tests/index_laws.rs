@@ -200,7 +200,7 @@ proptest! {
                     model.mark(replica, held.namespace, &held.path, |resident| resident.confirmed = true);
                 }
                 Operation::Enforce { replica, most } => {
-                    index.enforce(replica as u32, most as u64);
+                    index.enforce(replica as u32, most as u64, false);
                     model.enforce(replica, most);
                 }
                 Operation::Flush { replica } => {

@@ -63,7 +63,8 @@ impl Residency {
                 if exact.is_some_and(|exact| exact.cutoff() != exact.audited_cutoff()) {
                     return fail("has a wrong first hole");
                 }
-                let expected = own.max(exact.map_or(0, |exact| exact.cutoff())).max(extra.map_or(0, |extra| extra.pending.max()));
+                let expected = own.max(extra.map_or(0, |extra| extra.pending.max()));
+                let expected = exact.map_or(expected, |exact| exact.reach(expected));
                 if head.blocks != expected {
                     return fail(&format!("{} blocks held, {expected} accounted for", head.blocks));
                 }
@@ -86,6 +87,7 @@ impl Residency {
                     return fail("its segments end elsewhere");
                 }
                 if knowledge == Knowledge::Own
+                    && head.blocks > 0
                     && !tree.is_dropped(run_id as RunId)
                     && let Some((parent, offset)) = tree.parent(run_id as RunId)
                     && self.held(tree, parent, replica) < offset

@@ -15,6 +15,15 @@ impl Exact {
         self.cutoff
     }
 
+    /// Blocks before the first hole behind `from`, where the first `from` are there for another reason.
+    pub(super) fn reach(&self, from: u32) -> u32 {
+        if from <= self.cutoff {
+            return self.cutoff;
+        }
+        let behind = self.counts.get(from as usize..).unwrap_or_default();
+        from + behind.iter().take_while(|&&count| count > 0).count() as u32
+    }
+
     /// Blocks up to the last one that is there.
     pub(super) fn span(&self) -> u32 {
         self.counts.len() as u32

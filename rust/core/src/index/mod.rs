@@ -121,7 +121,10 @@ impl Index {
     ///
     /// Where engine events say what is resident nothing is freed; but when own decisions and events together claim more than
     /// fits, the own decisions are out of date and are forgotten.
-    pub fn enforce(&mut self, replica: u32, blocks: u64) {
+    ///
+    /// With `report`, what was cut is noted for [`Residency::take_cuts`]: the bound is the engine's capacity.
+    pub fn enforce(&mut self, replica: u32, blocks: u64, report: bool) {
+        self.residency.report_cuts(report);
         match self.residency.knowledge(replica) {
             Knowledge::Own => self.residency.enforce(&mut self.tree, replica, blocks),
             Knowledge::Partial if self.residency.resident_blocks(replica) > blocks => {
@@ -129,6 +132,7 @@ impl Index {
             }
             _ => {}
         }
+        self.residency.report_cuts(false);
     }
 
     /// Forgets what `replica` holds: it was flushed. What a whole feed of engine events says stays, because the engine

@@ -50,7 +50,7 @@ pub struct Cut {
 pub struct Residency {
     pub(super) records: Records,
     pub(super) replicas: Vec<ReplicaState>,
-    /// What was cut since they were taken last. Filled only where somebody asked for it.
+    /// What was cut since they were taken last, where cuts are what the engine did and not what memory asked for.
     cuts: Vec<Cut>,
     report_cuts: bool,
 }
@@ -88,12 +88,12 @@ impl Residency {
         self.replicas[replica as usize].knowledge
     }
 
-    /// From now on [`Self::take_cuts`] has something to answer.
-    pub fn report_cuts(&mut self) {
-        self.report_cuts = true;
+    /// Says whether cuts are noted from now on.
+    pub(super) fn report_cuts(&mut self, report: bool) {
+        self.report_cuts = report;
     }
 
-    /// What was evicted, taken back or removed since the last call, in order.
+    /// What the engine is judged to have evicted since the last call, in order.
     pub fn take_cuts(&mut self) -> Vec<Cut> {
         std::mem::take(&mut self.cuts)
     }
@@ -279,6 +279,8 @@ impl Residency {
         let segment = self.records.get(id);
         let blocks = segment.blocks.max(offset);
         if self.knowledge(segment.replica) != Knowledge::Own {
+            let exact = self.records.extra(id).and_then(|extra| extra.exact.as_ref());
+            let blocks = exact.map_or(blocks, |exact| exact.reach(blocks));
             self.set_blocks(tree, id, blocks);
             self.records.get_mut(id).end = blocks;
             return;
@@ -382,8 +384,8 @@ impl Residency {
         let knowledge = self.knowledge(self.records.get(id).replica);
         let Some(extra) = self.records.extra(id) else { return Some(id) };
         let own = if knowledge == Knowledge::Whole { 0 } else { extra.confirmed };
-        let exact = extra.exact.as_ref().map_or(0, |exact| exact.cutoff());
-        let blocks = own.max(exact).max(extra.pending.max());
+        let expected = own.max(extra.pending.max());
+        let blocks = extra.exact.as_ref().map_or(expected, |exact| exact.reach(expected));
         let idle = extra.is_idle();
         if blocks > self.records.get(id).blocks {
             self.set_blocks(tree, id, blocks);
@@ -438,11 +440,13 @@ impl Residency {
         for id in ids {
             let run = self.records.get(id).run;
             // Own decisions know no holes: what lies behind one is given up, parents first.
-            let reached = tree.parent(run).is_none_or(|(parent, offset)| offset == 0 || self.held(tree, parent, replica) >= offset);
+            let reached = tree.parent(run).is_none_or(|(parent, offset)| {
+                offset == 0 || tree.runs[parent as usize].holders.find(replica).is_some_and(|id| self.records.confirmed(id) >= offset)
+            });
             self.records.change_extra(id, |extra| match knowledge {
                 Knowledge::Own => {
-                    let exact = extra.exact.take().map_or(0, |exact| exact.cutoff());
-                    extra.confirmed = if reached { extra.confirmed.max(exact) } else { 0 };
+                    let known = extra.exact.take().map_or(extra.confirmed, |exact| exact.reach(extra.confirmed));
+                    extra.confirmed = if reached { known } else { 0 };
                 }
                 Knowledge::Whole => extra.confirmed = 0,
                 Knowledge::Partial => {}

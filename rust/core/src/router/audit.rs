@@ -41,7 +41,7 @@ impl Router {
         };
         for (slot, session) in self.sessions.iter() {
             let Some(home) = session.home else {
-                if session.trunk_claimed || session.headroom > 0 || session.running > 0 {
+                if session.claimed.is_some() || session.headroom > 0 || session.running > 0 {
                     return Err(format!("session {:?} is charged nowhere and still has a charge", session.id));
                 }
                 continue;
@@ -49,11 +49,14 @@ impl Router {
             let cell = &mut sums[home as usize * workloads + session.workload as usize];
             cell.headroom += headroom(self.grown_tokens(slot), session.growth_limit, self.block_tokens);
             *(if session.running > 0 { &mut cell.running } else { &mut cell.idle }) += 1;
-            if session.trunk_claimed {
-                cell.private += self.trunk_private(slot);
-                claim(home, session.workload, session.trunk);
-            }
-            if session.running == 0 && !session.trunk_claimed {
+            if let Some(claimed) = session.claimed {
+                cell.private += self.claimed_private(slot, claimed);
+                claim(home, session.workload, claimed);
+                if !self.index.tree.starts_with(session.trunk, claimed) || !self.claim_ends.of(&self.sessions, claimed.run).any(|other| other == slot)
+                {
+                    return Err(format!("session {:?} claims what is not its history, or is not listed there", session.id));
+                }
+            } else if session.running == 0 {
                 return Err(format!("idle session {:?} claims nothing", session.id));
             }
         }

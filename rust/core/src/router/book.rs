@@ -1,17 +1,11 @@
 //! Sessions and ledger in step: every change of what is charged goes through here.
 
 use super::{Router, placed};
+use crate::index::Cursor;
 use crate::ledger::headroom;
 use crate::sessions::{Placement, TurnState};
 
 impl Router {
-    /// Blocks after the trunk: the partial tail and the tokens known by count only.
-    pub(super) fn trunk_private(&self, session: u32) -> u64 {
-        let session = &self.sessions[session];
-        session.history_tokens.div_ceil(self.block_tokens)
-            - u64::from(self.index.tree.depth(session.trunk)).min(session.history_tokens.div_ceil(self.block_tokens))
-    }
-
     /// Blocks after the prompt's path.
     pub(super) fn turn_private(&self, turn: u32) -> u64 {
         let turn = &self.turns[turn];
@@ -63,27 +57,6 @@ impl Router {
         let state = &mut self.sessions[session];
         state.growth_limit = limit;
         state.headroom = after;
-    }
-
-    /// Claims the trunk on the session's home.
-    pub(super) fn claim_trunk(&mut self, session: u32) {
-        let private = self.trunk_private(session);
-        let state = &mut self.sessions[session];
-        let home = state.home.expect("the session is charged");
-        debug_assert!(!state.trunk_claimed);
-        state.trunk_claimed = true;
-        self.ledger.claim(&self.index.tree, home, state.workload, state.trunk, private);
-    }
-
-    /// Drops the claim of the trunk, where there is one.
-    pub(super) fn unclaim_trunk(&mut self, session: u32) {
-        let private = self.trunk_private(session);
-        let state = &mut self.sessions[session];
-        if !std::mem::take(&mut state.trunk_claimed) {
-            return;
-        }
-        let home = state.home.expect("the session is charged");
-        self.ledger.unclaim(&self.index.tree, home, state.workload, state.trunk, private);
     }
 
     /// Charges the session on a replica, with no turn placed there yet.
@@ -208,7 +181,7 @@ impl Router {
     }
 
     /// Takes back a pause of the same event.
-    pub(super) fn unpause(&mut self, session: u32, home: u32, idle_since: u64) {
+    pub(super) fn unpause(&mut self, session: u32, home: u32, idle_since: u64, claimed: Cursor) {
         let before = self.ledger.charge(home);
         self.charge_session(session, home);
         let workload = self.sessions[session].workload;
@@ -216,7 +189,7 @@ impl Router {
         idle.remove(&(self.now, session));
         idle.insert((idle_since, session));
         self.sessions[session].idle_since = idle_since;
-        self.claim_trunk(session);
+        self.claim_history(session, claimed);
         self.sessions[session].meter.added_blocks = self.ledger.charge(home) - before;
         let limit = self.sessions[session].growth_limit;
         self.set_headroom(session, limit);

@@ -3,7 +3,6 @@
 use super::types::{Completion, Decision, Effect, Outcome, Reason, Status};
 use super::{Router, placed};
 use crate::error::{Error, Result};
-use crate::index::Cursor;
 use crate::sessions::{Ending, Placement, TurnState};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
@@ -122,7 +121,9 @@ impl Router {
         self.metered(session, home, |router| {
             if keeps {
                 router.extend_history(turn, session, home, completion);
-            } else if router.sessions[session].running == 1 && router.sessions[session].history_tokens > 0 && !router.sessions[session].trunk_claimed
+            } else if router.sessions[session].running == 1
+                && router.sessions[session].history_tokens > 0
+                && router.sessions[session].claimed.is_none()
             {
                 // The turn stood for the session; without it the session is what it was.
                 router.claim_trunk(session);
@@ -186,21 +187,13 @@ impl Router {
             self.index.unanchor(end);
             return;
         }
-        let old: Cursor = self.sessions[session].trunk;
-        let (was_claimed, old_private) = (self.sessions[session].trunk_claimed, self.trunk_private(session));
-        let state = &mut self.sessions[session];
-        state.trunk = end;
-        state.tail = end_tail;
-        state.history_tokens = history_tokens;
-        state.known_tokens = known_tokens;
-        state.trunk_seq = seq;
-        state.trunk_claimed = false;
-        let workload = state.workload;
-        self.claim_trunk(session);
-        if was_claimed {
-            self.ledger.unclaim(&self.index.tree, home, workload, old, old_private);
-        }
-        self.index.unanchor(old);
+        self.replace_trunk(session, |state| {
+            state.trunk = end;
+            state.tail = end_tail;
+            state.history_tokens = history_tokens;
+            state.known_tokens = known_tokens;
+            state.trunk_seq = seq;
+        });
     }
 
     /// Removes a turn from the tables. It must be off the books.

@@ -100,7 +100,7 @@ impl Router {
             let lease = self.limits.replicas[replica as usize].lease[workload];
             for &(since, session) in idle.iter().take_while(|(since, _)| since.saturating_add(lease) <= self.now) {
                 let state = &self.sessions[session];
-                let blocks = u64::from(self.index.tree.depth(state.trunk)) + self.trunk_private(session) + state.headroom;
+                let blocks = self.claimed_blocks(session) + state.headroom;
                 all.push((since, session, blocks));
             }
         }
@@ -123,11 +123,12 @@ impl Router {
             let next = victims.iter().position(|victim| !own || self.sessions[victim.1].workload == workload);
             let Some(next) = next.filter(|_| matches!(fit.blocked, Some(Reason::SessionCap | Reason::WorkloadCap | Reason::Ceiling))) else { break };
             let (since, session, _) = victims.remove(next);
+            let claimed = self.sessions[session].claimed.expect("an idle session claims its history");
             self.pause(session);
-            paused.push((since, session));
+            paused.push((since, session, claimed));
         }
-        for (since, session) in paused.into_iter().rev() {
-            self.unpause(session, replica, since);
+        for (since, session, claimed) in paused.into_iter().rev() {
+            self.unpause(session, replica, since, claimed);
         }
         false
     }

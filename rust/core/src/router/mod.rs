@@ -13,6 +13,7 @@ mod pump;
 mod sessions;
 mod submit;
 mod timers;
+mod trunks;
 pub mod types;
 mod view;
 
@@ -31,6 +32,7 @@ use crate::placement::{Load, Ties};
 use crate::prompt::{BlockHasher, MAX_BLOCK_TOKENS, Prompt};
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
 use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
+use trunks::ClaimEnds;
 use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
 
 /// Blocks that residency may count on a replica of unknown capacity: a bound on memory, not a claim about the engine.
@@ -50,6 +52,8 @@ struct Replica {
     prefill_until: Nanos,
     /// Placed turns without a first token.
     prefilling: u64,
+    /// Blocks that idle sessions lost to the engine's eviction since limits were applied last.
+    lost_blocks: u64,
     /// The blocked turn it drains for.
     reserved_for: Option<u32>,
     idle: Vec<BTreeSet<(Nanos, u32)>>,
@@ -109,6 +113,7 @@ pub struct Router {
     turns: Slab<Turn>,
     turn_slots: HashMap<Arc<str>, u32, TextState>,
     closed: ClosedTurns,
+    claim_ends: ClaimEnds,
 
     limits: Enforced,
     applied_at: Nanos,
@@ -189,6 +194,7 @@ impl Router {
             turns: Slab::default(),
             turn_slots: HashMap::with_hasher(TextState(key_seed)),
             closed: ClosedTurns::new(key_seed),
+            claim_ends: ClaimEnds::default(),
             limits: Enforced::new(count),
             applied_at: 0,
             view_step: -1,
@@ -290,6 +296,9 @@ impl Router {
         let seq = self.begin(now);
         self.limits = compiled;
         self.applied_at = self.now;
+        for replica in &mut self.replicas {
+            replica.lost_blocks = 0;
+        }
         self.policy_due = false;
         self.next_control = self.control_period.map(|period| self.now.saturating_add(period));
         for slot in self.live().collect::<Vec<_>>() {
@@ -392,7 +401,11 @@ impl Router {
     fn enforce_residency(&mut self, replica: u32) {
         let state = &self.replicas[replica as usize];
         let capacity = if state.config.kv_tokens.is_infinite() { UNKNOWN_CAPACITY_BLOCKS } else { state.blocks };
-        self.index.enforce(replica, capacity.saturating_sub(self.ledger.replica(replica).output));
+        let known = state.config.kv_tokens.is_finite();
+        self.index.enforce(replica, capacity.saturating_sub(self.ledger.replica(replica).output), known);
+        if known {
+            self.release_lost();
+        }
     }
 
     /// Adds a replica unless its name is taken.
@@ -413,6 +426,7 @@ impl Router {
             weights_epoch,
             prefill_until: 0,
             prefilling: 0,
+            lost_blocks: 0,
             reserved_for: None,
             idle: vec![BTreeSet::new(); self.workloads.len()],
         };

@@ -381,6 +381,7 @@ pub struct Stats {
     pub rewrites: u64,
     pub index_full: u64,
     pub paths_dropped: u64,
+    pub lost_tokens: u64,
     pub late: u64,
     pub unknown: u64,
     pub clock_clamped: u64,
@@ -395,7 +396,7 @@ pub struct Stats {
 impl Stats {
     /// Every counter with its name, in declaration order.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 25] {
+    pub fn entries(&self) -> [(&'static str, u64); 26] {
         [
             ("submitted", self.submitted),
             ("placed", self.placed),
@@ -413,6 +414,7 @@ impl Stats {
             ("rewrites", self.rewrites),
             ("index_full", self.index_full),
             ("paths_dropped", self.paths_dropped),
+            ("lost_tokens", self.lost_tokens),
             ("late", self.late),
             ("unknown", self.unknown),
             ("clock_clamped", self.clock_clamped),

@@ -52,6 +52,7 @@ impl Router {
             column("commit_tokens", tokens(&|slot| self.ledger.commit(slot))),
             column("idle_tokens", tokens(&|slot| idle(slot, false))),
             column("expired_tokens", tokens(&|slot| idle(slot, true))),
+            column("lost_tokens", tokens(&|slot| state(slot).lost_blocks)),
             column("resident_tokens", tokens(&|slot| self.index.residency.resident_blocks(slot))),
             column("backlog_tokens", Values::F64(self.live().map(|slot| prefilling[slot as usize] as f64).collect())),
             column("running_turns", Values::I64(self.live().map(|slot| self.ledger.replica(slot).turns.cast_signed()).collect())),

@@ -35,8 +35,10 @@ pub(crate) struct Session {
     pub(crate) known_tokens: u64,
     /// Submit order of the turn whose end is the trunk.
     pub(crate) trunk_seq: u64,
-    /// Whether the trunk is claimed on `home`; an open turn that supersedes it claims instead.
-    pub(crate) trunk_claimed: bool,
+    /// What is claimed of the trunk on `home`: all of it, or what the engine still holds. `None` while an open turn claims instead.
+    pub(crate) claimed: Option<Cursor>,
+    /// The sessions before and after it among those whose claims end in the same run.
+    pub(crate) beside: (u32, u32),
     /// Order of the first admission; the session keeps this place when it is paused.
     pub(crate) admitted: Option<u64>,
     /// Prompt at the first admission, lowered when the path shrinks below it: growth counts from here.
