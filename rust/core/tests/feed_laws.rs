@@ -160,6 +160,13 @@ struct Turn {
     confirmed: bool,
 }
 
+/// An event as the engine sends it.
+enum Sent {
+    Stored { hashes: Vec<u64>, parent: Option<u64>, tokens: Vec<u32> },
+    Removed(u64),
+    Cleared,
+}
+
 struct World {
     engine_block: usize,
     hasher: BlockHasher,
@@ -189,7 +196,7 @@ impl World {
         state.seen = state.seen.max(sequence + 1);
         let applies = sequence == state.next;
         // The events as the engine would send them: hashes, and the tokens of new blocks.
-        let mut sent: Vec<(Vec<u64>, Option<u64>, Vec<u32>, u8)> = Vec::new();
+        let mut sent: Vec<Sent> = Vec::new();
         let mut stored = state.stored.clone();
         for event in events {
             match event {
@@ -200,7 +207,7 @@ impl World {
                     let hashes: Vec<u64> = (known + 1..=all).map(|n| engine_hash(&path[..n * size])).collect();
                     let parent = (known > 0).then(|| engine_hash(&path[..known * size]));
                     let reachable = known == 0 || stored.contains_key(&path[..known * size]);
-                    sent.push((hashes, parent, path[known * size..].to_vec(), 0));
+                    sent.push(Sent::Stored { hashes, parent, tokens: path[known * size..].to_vec() });
                     if reachable {
                         for n in known + 1..=all {
                             *stored.entry(path[..n * size].to_vec()).or_default() += 1;
@@ -209,32 +216,34 @@ impl World {
                 }
                 Event::Removed { nth } => {
                     let Some(path) = stored.keys().nth(nth % stored.len().max(1)).cloned() else { continue };
-                    sent.push((vec![engine_hash(&path)], None, Vec::new(), 1));
+                    sent.push(Sent::Removed(engine_hash(&path)));
                     let copies = stored.get_mut(&path).unwrap();
                     *copies -= 1;
                     if *copies == 0 {
                         stored.remove(&path);
                     }
                 }
-                Event::RemovedUnknown => sent.push((vec![12_345], None, Vec::new(), 1)),
+                Event::RemovedUnknown => sent.push(Sent::Removed(12_345)),
                 Event::Cleared => {
-                    sent.push((Vec::new(), None, Vec::new(), 2));
+                    sent.push(Sent::Cleared);
                     stored.clear();
                 }
             }
         }
         if applies {
-            state.from_start |= sent.iter().any(|event| event.3 == 2);
+            state.from_start |= sent.iter().any(|event| matches!(event, Sent::Cleared));
             state.next += 1;
             state.stored = stored;
         }
         model.settle();
         let events: Vec<CacheEvent<'_>> = sent
             .iter()
-            .map(|(hashes, parent, tokens, kind)| match kind {
-                0 => CacheEvent::Stored { namespace: "", hashes, parent: *parent, tokens, block_tokens: size as u32, extra: &[] },
-                1 => CacheEvent::Removed { hashes },
-                _ => CacheEvent::Cleared,
+            .map(|event| match event {
+                Sent::Stored { hashes, parent, tokens } => {
+                    CacheEvent::Stored { namespace: "", hashes, parent: *parent, tokens, block_tokens: size as u32, extra: &[] }
+                }
+                Sent::Removed(hash) => CacheEvent::Removed { hashes: std::slice::from_ref(hash) },
+                Sent::Cleared => CacheEvent::Cleared,
             })
             .collect();
         self.index.apply(&self.hasher, replica as u32, rank, sequence, &events)
@@ -273,10 +282,8 @@ impl World {
                     prop_assert_eq!(self.batch(replica, rank, next - back, &[Event::Cleared]), Applied::Duplicate);
                 }
             }
-            Operation::Restart { replica, rank } => {
-                if self.replicas[replica].ranks.get(&rank).is_some_and(|rank| rank.next > 1) {
-                    prop_assert_eq!(self.batch(replica, rank, 0, &[]), Applied::Done);
-                }
+            Operation::Restart { replica, rank } if self.replicas[replica].ranks.get(&rank).is_some_and(|rank| rank.next > 1) => {
+                prop_assert_eq!(self.batch(replica, rank, 0, &[]), Applied::Done);
             }
             Operation::Reset { replica, rank } => {
                 self.index.reset_feed(replica as u32, rank, 7);
