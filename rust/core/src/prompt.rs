@@ -8,6 +8,10 @@ use crate::error::{Error, Result};
 /// Largest accepted block size, in tokens.
 pub const MAX_BLOCK_TOKENS: u32 = 4096;
 
+/// Blocks that are hashed per call of the kernel: the zeros that make room for their fingerprints are still in the first-level cache
+/// when they are overwritten.
+const PIECE: usize = 256;
+
 /// Secret that keys the fingerprints, so that nobody can build colliding prompts at will. One per installation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey(pub [u8; 16]);
@@ -81,11 +85,13 @@ impl BlockHasher {
     /// Appends the fingerprints of the full blocks of `tokens` to `out` and answers the tokens after the last full block.
     /// Allocates only when `out` has to grow.
     pub fn hash_into<'tokens>(&self, tokens: &'tokens [u32], out: &mut Vec<u64>) -> &'tokens [u32] {
-        let blocks = tokens.len() / self.key.len();
-        let (full, rest) = tokens.split_at(blocks * self.key.len());
-        let done = out.len();
-        out.resize(done + blocks, 0);
-        self.kernel.blocks(full, &self.key, &mut out[done..]);
+        let (full, rest) = tokens.split_at(tokens.len() / self.key.len() * self.key.len());
+        out.reserve(full.len() / self.key.len());
+        for piece in full.chunks(PIECE * self.key.len()) {
+            let done = out.len();
+            out.resize(done + piece.len() / self.key.len(), 0);
+            self.kernel.blocks(piece, &self.key, &mut out[done..]);
+        }
         rest
     }
 
