@@ -21,7 +21,7 @@ fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     info.set_item("version", env!("CARGO_PKG_VERSION"))?;
     info.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     info.set_item("target", format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS))?;
-    info.set_item("kernel", "portable")?;
+    info.set_item("kernel", turnout_core::arch::Kernel::detect().name())?;
     Ok(info)
 }
 

@@ -1,6 +1,6 @@
 //! The decision core of Turnout: a deterministic state machine that decides which replica serves a turn and whether it
 //! may start now. No I/O, clock, thread or unseeded randomness: every call carries its time.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub(crate) mod admission;

@@ -2,11 +2,15 @@
 //!
 //! Hashing needs no state of the router, so callers do it outside the router's lock and may reuse the result.
 
-use crate::arch::portable::nh;
+use crate::arch::Kernel;
 use crate::error::{Error, Result};
 
 /// Largest accepted block size, in tokens.
 pub const MAX_BLOCK_TOKENS: u32 = 4096;
+
+/// Blocks that are hashed per call of the kernel: the zeros that make room for their fingerprints are still in the first-level cache
+/// when they are overwritten.
+const PIECE: usize = 256;
 
 /// Secret that keys the fingerprints, so that nobody can build colliding prompts at will. One per installation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,15 +26,24 @@ impl std::fmt::Debug for HashKey {
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
     key: Box<[u32]>,
+    kernel: Kernel,
 }
 
 impl BlockHasher {
-    /// Makes a hasher.
+    /// Makes a hasher that runs on the fastest kernel of this machine.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `1 <= block_tokens <= 4096`.
+    pub fn new(key: &HashKey, block_tokens: u32) -> Result<Self> {
+        Self::with_kernel(key, block_tokens, Kernel::detect())
+    }
+
+    /// [`new`](Self::new) with a chosen kernel. Every kernel gives the same fingerprints.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless `1 <= block_tokens <= 4096`.
     #[allow(clippy::missing_panics_doc, reason = "8 bytes are 8 bytes")]
-    pub fn new(key: &HashKey, block_tokens: u32) -> Result<Self> {
+    pub fn with_kernel(key: &HashKey, block_tokens: u32, kernel: Kernel) -> Result<Self> {
         if block_tokens == 0 || block_tokens > MAX_BLOCK_TOKENS {
             return Err(Error::InvalidArgument { argument: "block_tokens", value: block_tokens.to_string(), accepted: "1 to 4096" });
         }
@@ -43,7 +56,7 @@ impl BlockHasher {
                 (mix64(state) >> 32) as u32
             })
             .collect();
-        Ok(Self { key })
+        Ok(Self { key, kernel })
     }
 
     /// Tokens per block.
@@ -52,11 +65,34 @@ impl BlockHasher {
         self.key.len() as u32
     }
 
+    /// Name of the instruction set it hashes with.
+    #[must_use]
+    pub fn kernel_name(&self) -> &'static str {
+        self.kernel.name()
+    }
+
     /// Fingerprint of one full block.
+    ///
+    /// # Panics
+    /// Unless `block` has [`block_tokens`](Self::block_tokens) tokens.
     #[must_use]
     pub fn fingerprint(&self, block: &[u32]) -> u64 {
-        debug_assert_eq!(block.len(), self.key.len());
-        nh(block, &self.key)
+        let mut fingerprint = 0;
+        self.kernel.blocks(block, &self.key, std::slice::from_mut(&mut fingerprint));
+        fingerprint
+    }
+
+    /// Appends the fingerprints of the full blocks of `tokens` to `out` and answers the tokens after the last full block.
+    /// Allocates only when `out` has to grow.
+    pub fn hash_into<'tokens>(&self, tokens: &'tokens [u32], out: &mut Vec<u64>) -> &'tokens [u32] {
+        let (full, rest) = tokens.split_at(tokens.len() / self.key.len() * self.key.len());
+        out.reserve(full.len() / self.key.len());
+        for piece in full.chunks(PIECE * self.key.len()) {
+            let done = out.len();
+            out.resize(done + piece.len() / self.key.len(), 0);
+            self.kernel.blocks(piece, &self.key, &mut out[done..]);
+        }
+        rest
     }
 
     /// Hashes a whole prompt.
@@ -95,9 +131,7 @@ impl Prompt {
             self.fingerprints.push(hasher.fingerprint(&self.tail));
             self.tail.clear();
         }
-        let full = tokens.chunks_exact(block);
-        self.tail.extend_from_slice(full.remainder());
-        self.fingerprints.extend(full.map(|chunk| hasher.fingerprint(chunk)));
+        self.tail.extend_from_slice(hasher.hash_into(tokens, &mut self.fingerprints));
     }
 
     /// A prompt from parts that were hashed elsewhere with the same key.
