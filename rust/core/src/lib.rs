@@ -11,6 +11,7 @@ pub(crate) mod estimate;
 pub mod index;
 pub mod ledger;
 pub(crate) mod placement;
+pub mod prefix_index;
 pub mod prompt;
 pub mod router;
 pub(crate) mod sessions;

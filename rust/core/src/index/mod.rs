@@ -99,6 +99,19 @@ impl Index {
         self.residency.shrink(&mut self.tree, cursor.run);
     }
 
+    /// Anchors one cursor in the place of another, which is not freed in between.
+    ///
+    /// # Panics
+    /// When the other is not anchored: a defect of the caller.
+    pub fn move_anchor(&mut self, from: Cursor, to: Cursor) {
+        if from.run == to.run && from.offset <= to.offset {
+            self.tree.raise_anchor(from, to.offset);
+        } else {
+            self.tree.anchor(to);
+            self.unanchor(from);
+        }
+    }
+
     /// Marks the path as in use and expected on the replica by one more turn, unless the limit on memory leaves no room for the
     /// mark: answers whether it did, and only then is the turn to be confirmed and released.
     #[must_use]

@@ -256,6 +256,12 @@ impl Tree {
         self.anchors(cursor.run, |anchors| anchors.insert(cursor.offset));
     }
 
+    /// Moves an anchor towards the end of its run: nothing before it becomes free.
+    pub(super) fn raise_anchor(&mut self, cursor: Cursor, offset: u32) {
+        let removed = self.anchors(cursor.run, |anchors| anchors.raise(cursor.offset, offset));
+        assert!(removed, "cursor {cursor:?} is not anchored");
+    }
+
     /// Takes an anchor away without freeing anything: whoever calls it anchors the cursor again before something is freed.
     pub(crate) fn release_anchor(&mut self, cursor: Cursor) {
         self.drop_anchor(cursor);

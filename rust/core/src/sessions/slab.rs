@@ -32,6 +32,10 @@ impl<T> Slab<T> {
         value
     }
 
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        self.slots.get(slot as usize).and_then(Option::as_ref)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
