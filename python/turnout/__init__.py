@@ -1,6 +1,7 @@
 """Turnout: which replica serves a turn of a rollout, and whether it may start now.
 
 `Router` is the decision core, `policies` what computes its limits, `control` the loop between the two.
+`PrefixIndex` is the index by itself, for routers that decide on their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from turnout import errors, policies
 from turnout._core import Decision, Outcome, Prompt, Receipt, build_info
 from turnout.config import Replica, Workload
 from turnout.errors import TurnoutError
+from turnout.prefix_index import PrefixIndex
 from turnout.router import Router
 
 __version__: str = build_info()["version"]
@@ -18,6 +20,7 @@ __version__: str = build_info()["version"]
 __all__ = [
     "Decision",
     "Outcome",
+    "PrefixIndex",
     "Prompt",
     "Receipt",
     "Replica",

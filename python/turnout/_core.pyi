@@ -11,6 +11,9 @@ from turnout.config import Replica, Workload
 _Tokens: TypeAlias = Any
 """1-D contiguous buffer of 4- or 8-byte integers (NumPy, array.array, ...), list or tuple of int, CPU tensor."""
 
+_Numbers: TypeAlias = Any
+"""1-D contiguous buffer of 8-byte integers."""
+
 class _RawView(TypedDict):
     """A fleet view as bytes, see `turnout.policies.FleetView.from_raw`."""
 
@@ -21,7 +24,7 @@ class _RawView(TypedDict):
     workloads: tuple[str, ...]
     columns: dict[str, tuple[str, str, bytes]]
 
-__all__ = ["Decision", "Outcome", "Prompt", "Receipt", "Router", "Simulation", "build_info", "engines"]
+__all__ = ["Decision", "Outcome", "PrefixIndex", "Prompt", "Receipt", "Router", "Simulation", "build_info", "engines"]
 
 def build_info() -> dict[str, str]:
     """What a bug report should say: version, profile (release or debug), target and fingerprint kernel."""
@@ -163,8 +166,278 @@ class Outcome:
         """Number of the event: the order under the lock."""
 
     @property
-    def status(self) -> Literal["done", "duplicate", "late", "unknown"]:
-        """Applied; said what was known; came after the end; names nobody that is known."""
+    def status(self) -> Literal["done", "duplicate", "late", "unknown", "gap"]:
+        """Applied; said what was known; came after the end; names nobody known; batches are missing before it."""
+
+    @property
+    def replay_from(self) -> int | None:
+        """For `gap`: number of the next batch of cache events that can be applied."""
+
+@disjoint_base
+class PrefixIndex:
+    """The prefix index behind one lock. Use `turnout.PrefixIndex`, which adds batches to the class here.
+
+    Args:
+        replicas: Objects with the attributes of `turnout.Replica`.
+        hash_key: 16 secret bytes that key the fingerprints.
+        block_tokens: Tokens per block, 1..4096.
+        index_bytes: Most memory, bytes; at least 2^20.
+
+    Raises:
+        InvalidArgument: A value is out of range, or a name stands twice.
+    """
+
+    def __new__(
+        cls, replicas: Iterable[Replica], *, hash_key: bytes, block_tokens: int = 16, index_bytes: int = ...
+    ) -> Self: ...
+    def add_replica(self, replica: Replica) -> int:
+        """Add a replica.
+
+        Args:
+            replica: An object with the attributes of `turnout.Replica`.
+
+        Returns:
+            Its row.
+
+        Raises:
+            InvalidArgument: A value is out of range, or the name is taken.
+        """
+
+    def lose_replica(self, replica: int) -> None:
+        """Remove a replica for good; its row is not used again.
+
+        Args:
+            replica: Its row.
+
+        Raises:
+            InvalidArgument: No replica has this row.
+        """
+
+    def flush(self, replica: int) -> None:
+        """Forget what a replica holds: it was flushed, or got new weights.
+
+        Args:
+            replica: Its row.
+
+        Raises:
+            InvalidArgument: No replica has this row.
+        """
+
+    def prompt(self, tokens: _Tokens) -> Prompt:
+        """Hash a prompt with this index's key and block size.
+
+        Args:
+            tokens: The token ids.
+
+        Returns:
+            The prompt, for `lookup`.
+
+        Raises:
+            InvalidTokens: Something is not a token.
+        """
+
+    def lookup(self, tokens: _Tokens | Prompt, *, namespace: str = "", most: int = 8) -> list[tuple[int, int]]:
+        """Which replicas hold a prefix of a prompt.
+
+        Args:
+            tokens: The prompt.
+            namespace: Model, adapter, salt: what makes equal tokens unequal caches.
+            most: Replicas to answer at most. Of many that hold equally much, some.
+
+        Returns:
+            (row, tokens held in whole blocks), deepest first; replicas that hold nothing are left out.
+
+        Raises:
+            InvalidTokens: Something is not a token, or a `Prompt` has another key or block size.
+        """
+
+    def raw_lookup_batch(
+        self, tokens: _Tokens, offsets: _Numbers, *, namespace: str = "", most: int = 8
+    ) -> tuple[bytes, bytes]:
+        """As `turnout.PrefixIndex.lookup_batch`, the arrays as bytes.
+
+        Args:
+            tokens: The prompts one after another.
+            offsets: (N + 1,) int64 or uint64: where each begins, and the end of the last.
+            namespace: As for `lookup`.
+            most: Replicas to answer for each.
+
+        Returns:
+            Rows, int32, and tokens, int64.
+
+        Raises:
+            InvalidTokens: Something is not a token.
+            InvalidArgument: The offsets do not rise from 0 to the number of tokens.
+        """
+
+    def open(self, tokens: _Tokens, *, replica: int | None = None, namespace: str = "") -> int:
+        """Start a history with a prompt.
+
+        Args:
+            tokens: The prompt.
+            replica: Row of the replica that holds it from now on, if any.
+            namespace: As for `lookup`.
+
+        Returns:
+            Handle of the history. Handles are not reused.
+
+        Raises:
+            InvalidTokens: Something is not a token.
+            InvalidArgument: No replica has this row.
+        """
+
+    def extend(self, history: int, tokens: _Tokens, replica: int | None = None) -> int:
+        """Append tokens to a history. The cost is that of the new tokens.
+
+        Args:
+            history: Its handle.
+            tokens: The new tokens.
+            replica: Row of the replica that holds all of it from now on, if any.
+
+        Returns:
+            Length of the history, tokens.
+
+        Raises:
+            InvalidTokens: Something is not a token.
+            InvalidArgument: The history was closed, or no replica has this row.
+        """
+
+    def place(self, history: int, replica: int) -> None:
+        """Say that a replica holds a history, used now.
+
+        Args:
+            history: Its handle.
+            replica: Row of the replica.
+
+        Raises:
+            InvalidArgument: The history was closed, or no replica has this row.
+        """
+
+    def fork(self, history: int, at_tokens: int | None = None) -> int:
+        """Start a history on the first tokens of another: samples of one prompt, tree search, a sub-agent.
+
+        Args:
+            history: Handle of the parent.
+            at_tokens: Where to fork, tokens: a multiple of the block size, or within the last partial block; None = at
+                the end.
+
+        Returns:
+            Handle of the new history.
+
+        Raises:
+            InvalidArgument: The history was closed, or cannot be cut there.
+        """
+
+    def close(self, history: int) -> None:
+        """Let go of a history. What replicas hold of it stays until they evict it.
+
+        Args:
+            history: Its handle.
+
+        Raises:
+            InvalidArgument: The history was closed before.
+        """
+
+    def history_tokens(self, history: int) -> int:
+        """Length of a history, tokens.
+
+        Args:
+            history: Its handle.
+
+        Raises:
+            InvalidArgument: The history was closed.
+        """
+
+    def peek(self, history: int) -> tuple[int, int] | None:
+        """Who holds most of a history. No token is read.
+
+        Args:
+            history: Its handle.
+
+        Returns:
+            (row, tokens held in whole blocks); None when nobody holds any.
+
+        Raises:
+            InvalidArgument: The history was closed.
+        """
+
+    def holders(self, history: int, most: int = 8) -> list[tuple[int, int]]:
+        """Who holds how much of a history.
+
+        Args:
+            history: Its handle.
+            most: Replicas to answer at most.
+
+        Returns:
+            As `lookup`.
+
+        Raises:
+            InvalidArgument: The history was closed.
+        """
+
+    def raw_peek_batch(self, histories: _Numbers, most: int = 1) -> tuple[bytes, bytes]:
+        """As `turnout.PrefixIndex.peek_batch`, the arrays as bytes.
+
+        Args:
+            histories: (N,) uint64: handles.
+            most: Replicas to answer for each.
+
+        Returns:
+            Rows, int32, and tokens, int64.
+
+        Raises:
+            InvalidArgument: A history was closed, or is no handle.
+        """
+
+    def kv_events(self, replica: int, payload: bytes, *, sequence: int, rank: int | None = None) -> int | None:
+        """Apply a batch of cache events of an engine: from then on those say what the replica holds.
+
+        Args:
+            replica: Row of the replica.
+            payload: The message of vLLM or SGLang as it came (third ZMQ frame), msgpack.
+            sequence: Its number (second ZMQ frame).
+            rank: Data-parallel rank; None = as the message says, else 0.
+
+        Returns:
+            None; or, where batches are missing and this one was not applied, the number to replay from.
+
+        Raises:
+            InvalidArgument: The message cannot be read, or no replica has this row.
+        """
+
+    def drop_namespace(self, namespace: str) -> bool:
+        """Take the name away from a namespace, in constant time: a new one of the same name starts empty.
+
+        Histories in it live on, judged to be held by nobody; the memory comes back while the index is used.
+
+        Args:
+            namespace: Its name.
+
+        Returns:
+            Whether there was one.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, and sizes now: histories, blocks, runs, bytes, and the `feed_` counters."""
+
+    def audit(self) -> None:
+        """Recompute every count from scratch.
+
+        Raises:
+            InternalError: A defect of this library, naming the first difference.
+        """
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Names of the replicas ever added, by row."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+
+    @property
+    def hash_key(self) -> bytes:
+        """The secret key, for whoever hashes elsewhere."""
 
 @disjoint_base
 class Router:
@@ -195,7 +468,7 @@ class Router:
         *,
         hash_key: bytes,
         block_tokens: int = 16,
-        index_bytes: int = 4 << 30,
+        index_bytes: int = ...,
         seed: int = 0,
         max_held: int = 1_000_000,
         control_period_s: float = 1.0,
@@ -437,6 +710,60 @@ class Router:
             InvalidArgument: Version or mode are out of range.
         """
 
+    def kv_events(
+        self, replica: str, payload: bytes, *, sequence: int, rank: int | None = None, now: float | None = None
+    ) -> Outcome:
+        """Apply a batch of cache events of an engine: from then on those say what the replica holds.
+
+        A first batch with number 0, or an event that the cache was cleared, makes the knowledge whole
+        (`FleetView.exact`); until then own decisions count as well. Of a hybrid model the first cache group of whole
+        contexts is followed. Blocks with an adapter `a` or a cache salt `s` are in namespace `a`, `s` or `a/s`.
+
+        Args:
+            replica: Name of the replica.
+            payload: The message of vLLM or SGLang as it came (third ZMQ frame), msgpack.
+            sequence: Its number (second ZMQ frame).
+            rank: Data-parallel rank; None = as the message says, else 0.
+            now: Time, s.
+
+        Returns:
+            `done`; `duplicate`; or `gap` when batches are missing: this one was not applied, replay from `replay_from`.
+
+        Raises:
+            InvalidArgument: The message cannot be read.
+            UnknownReplica: No replica has this name.
+        """
+
+    def reset_feed(self, replica: str, *, rank: int = 0, next_sequence: int = 0, now: float | None = None) -> Outcome:
+        """Start the feed of one rank anew, after a gap that cannot be replayed: nothing is known of its cache.
+
+        Args:
+            replica: Name of the replica.
+            rank: Data-parallel rank.
+            next_sequence: Number of the next batch.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+        """
+
+    def end_feeds(self, replica: str, *, now: float | None = None) -> Outcome:
+        """End the feeds of a replica: own decisions say what it holds again, starting from what the feeds said.
+
+        Args:
+            replica: Name of the replica.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+        """
+
     def tick(self, *, now: float | None = None) -> Outcome:
         """Run the timers that are due; call it at `wake_at`.
 
@@ -492,7 +819,10 @@ class Router:
         Returns:
             By name. Turns since the start: `submitted`, `placed`, `held`, `rejected`, `expired`, `lost`, `completed`,
             `aborted`, `forced`. Sessions since the start: `sessions_finished`, `sessions_dropped`, `pauses`, `moves`,
-            `rewrites`. Events since the start: `late`, `unknown`, `clock_clamped`. Now: `open_turns`, `held_turns`,
+            `lost_tokens`; prompts that did not continue the history: `edited`, `shortened`, `other_namespace`.
+            Index since the start: `surprises` (turns that found more than two blocks less cached than was forecast),
+            `index_full`, `paths_dropped`, and the `feed_` counters of cache events. Events since the start: `late`,
+            `unknown`, `clock_clamped`. Now: `open_turns`, `held_turns`,
             `live_sessions`, `index_runs`, `index_blocks` and `index_bytes` (bytes).
         """
 

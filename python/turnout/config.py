@@ -15,7 +15,7 @@ class Replica:
         kv_tokens: KV capacity, tokens; inf = unknown.
         prefill_tokens_per_s: Prefill rate for the placement cost, uncached tokens/s.
         decode_s_per_kv_token: By how much one decode step gets longer per KV token it reads, s; for the placement cost.
-        block_tokens: Tokens per KV block of the engine, 1..4096: cache hits come in whole ones. None = that of the index.
+        block_tokens: Tokens per KV block of the engine, 1..4096: hits come in whole ones. None = that of the index.
 
     Example:
         >>> Replica("r0", kv_tokens=788_000).kv_tokens

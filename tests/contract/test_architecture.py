@@ -26,7 +26,8 @@ ALLOWED = {
     "turnout.policies": {"numpy", *POLICIES},
     "turnout.control": POLICIES,
     "turnout.router": CONTROL,
-    "turnout": {"turnout.router", *CONTROL},
+    "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
+    "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
     "turnout.cli": {"typer", "turnout", *SIMULATE},
 }
@@ -79,7 +80,12 @@ def test_import_needs_numpy_alone() -> None:
 
 @pytest.mark.parametrize(
     ("crate", "accepted"),
-    [("core", set()), ("sim", {"turnout-core"}), ("binding", {"turnout-core", "turnout-sim", "pyo3"})],
+    [
+        ("core", set()),
+        ("wire", {"turnout-core", "rmp"}),
+        ("sim", {"turnout-core"}),
+        ("binding", {"turnout-core", "turnout-wire", "turnout-sim", "pyo3"}),
+    ],
 )
 def test_crates_point_one_way(crate: str, accepted: set[str]) -> None:
     manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text(encoding="utf-8"))
@@ -102,7 +108,8 @@ def test_unsafe_stands_in_the_vector_kernels_alone_and_says_why() -> None:
         text = path.read_text(encoding="utf-8")
         if path in kernels:
             blocks = re.findall(r"(.*)\n.*\bunsafe\b.*\{", text)
-            assert blocks and all("// SAFETY: " in before for before in blocks), path
+            assert blocks, path
+            assert all("// SAFETY: " in before for before in blocks), path
         else:
             assert not re.search(r"\bunsafe\b", text.replace("`unsafe`", "")), path
             assert path == core / "arch" / "mod.rs" or "allow(unsafe_code" not in text, path

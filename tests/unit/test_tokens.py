@@ -173,7 +173,7 @@ def test_any_id_out_of_range_is_named_with_its_index(tokens: list[int], bad: int
 
 def test_a_prompt_is_bound_to_its_block_size(router: turnout.Router) -> None:
     other = turnout.Prompt(TOKENS, hash_key=router.hash_key, block_tokens=8)
-    with pytest.raises(InvalidTokens, match="blocks of 8 tokens, this router has blocks of 16"):
+    with pytest.raises(InvalidTokens, match="blocks of 8 tokens, here blocks have 16"):
         router.submit(other, now=0.0)
     same = turnout.Prompt(TOKENS, hash_key=router.hash_key)
     assert router.submit(same, session="s", now=0.0).placed

@@ -31,11 +31,13 @@ _COLUMNS: Final[dict[str, _Column]] = {
     "kv_tokens": _Column("R", "f8", np.inf),
     "block_tokens": _Column("R", "i8", 16),
     "accepting": _Column("R", "?", 1),
+    "exact": _Column("R", "?", 0),
     "weight_version": _Column("R", "i8", -1),
     "charge_tokens": _Column("R", "f8", 0),
     "commit_tokens": _Column("R", "f8", 0),
     "idle_tokens": _Column("R", "f8", 0),
     "expired_tokens": _Column("R", "f8", 0),
+    "lost_tokens": _Column("R", "f8", 0),
     "resident_tokens": _Column("R", "f8", 0),
     "backlog_tokens": _Column("R", "f8", 0),
     "running_turns": _Column("R", "i8", 0),
@@ -83,11 +85,13 @@ class FleetView:
         kv_tokens: (R,) KV capacity B, tokens; +inf = unknown.
         block_tokens: (R,) int64, tokens per block of the engine.
         accepting: (R,) bool, whether the replica takes new sessions.
+        exact: (R,) bool, whether the engine's own cache events say all of what it holds.
         weight_version: (R,) int64, version of the weights; -1 = unknown.
         charge_tokens: (R,) tokens held against the replica for admitted sessions, a shared prefix once.
         commit_tokens: (R,) the charge with every session's expected growth added, tokens.
         idle_tokens: (R,) tokens that would be free if every idle session were reclaimed.
         expired_tokens: (R,) the part of `idle_tokens` whose lease is over.
+        lost_tokens: (R,) what idle sessions lost to the engine's eviction in the last `elapsed_s`; no longer charged.
         resident_tokens: (R,) tokens judged to be in the engine's cache.
         backlog_tokens: (R,) uncached prompt tokens of placed turns that have not reported a first token.
         running_turns: (R,) int64, turns placed and not ended.
@@ -134,11 +138,13 @@ class FleetView:
     kv_tokens: Floats
     block_tokens: Ints
     accepting: Bools
+    exact: Bools
     weight_version: Ints
     charge_tokens: Floats
     commit_tokens: Floats
     idle_tokens: Floats
     expired_tokens: Floats
+    lost_tokens: Floats
     resident_tokens: Floats
     backlog_tokens: Floats
     running_turns: Ints

@@ -57,8 +57,18 @@ macro_rules! counts {
 }
 
 counts! {
-    attempt: u32, block_tokens: u32, index_bytes: u64, seed: u64, max_held: usize, concurrency: usize, version: i64;
-    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64,
+    attempt: u32, block_tokens: u32, index_bytes: u64, seed: u64, max_held: usize, concurrency: usize, version: i64, history: u64, most: usize, sequence: u64, next_sequence: u64;
+    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64, at_tokens: u64,
+}
+
+/// The row of a replica.
+pub(crate) fn replica_row(object: &Bound<'_, PyAny>) -> PyResult<u32> {
+    count(object, "replica")
+}
+
+/// The row of a replica, or none.
+pub(crate) fn optional_replica_row(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    if object.is_none() { Ok(None) } else { replica_row(object).map(Some) }
 }
 
 /// The output count of a progress report, which is required.

@@ -126,6 +126,11 @@ impl Outcome {
         self.0.effect.as_str()
     }
 
+    #[getter]
+    fn replay_from(&self) -> Option<u64> {
+        if let core::Effect::Gap { expected } = self.0.effect { Some(expected) } else { None }
+    }
+
     fn __repr__(&self) -> String {
         format!("Outcome({}, seq={})", self.status(), self.seq())
     }

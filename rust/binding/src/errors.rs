@@ -45,6 +45,12 @@ pub(crate) fn invalid(argument: &'static str, value: impl Into<String>, accepted
     to_py(Error::InvalidArgument { argument, value: value.into(), accepted })
 }
 
+/// A message of an engine cannot be read.
+#[allow(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
+pub(crate) fn payload_error(error: turnout_wire::Error) -> PyErr {
+    raise("InvalidArgument", error.to_string(), "payload".into(), error.to_string(), "a batch of cache events of vLLM or SGLang, in msgpack".into())
+}
+
 /// Tokens cannot be read.
 pub(crate) fn invalid_tokens(argument: &'static str, problem: impl Into<String>) -> PyErr {
     to_py(Error::InvalidTokens { argument, problem: problem.into() })

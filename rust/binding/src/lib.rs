@@ -5,6 +5,7 @@ mod arguments;
 mod decision;
 mod errors;
 mod limits;
+mod prefix_index;
 mod prompt;
 mod router;
 mod simulation;
@@ -31,6 +32,8 @@ mod _core {
     use super::build_info;
     #[pymodule_export]
     use super::decision::{Decision, Outcome, Receipt};
+    #[pymodule_export]
+    use super::prefix_index::PrefixIndex;
     #[pymodule_export]
     use super::prompt::Prompt;
     #[pymodule_export]

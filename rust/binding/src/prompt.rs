@@ -16,8 +16,11 @@ pub(crate) struct Prompt {
 
 impl Prompt {
     /// The fingerprints, for a router with this key: under another one they would match nothing and charge what is shared twice.
-    pub(crate) fn under(&self, key: &HashKey, argument: &'static str) -> PyResult<&CorePrompt> {
-        if self.key == *key {
+    pub(crate) fn under(&self, key: &HashKey, block_tokens: u32, argument: &'static str) -> PyResult<&CorePrompt> {
+        if self.core.block_tokens() != block_tokens {
+            let made = self.core.block_tokens();
+            Err(invalid_tokens(argument, format!("made with blocks of {made} tokens, here blocks have {block_tokens}")))
+        } else if self.key == *key {
             Ok(&self.core)
         } else {
             Err(invalid_tokens(argument, "the prompt was hashed with another key; make it with this router's `prompt`, or with its `hash_key`"))
@@ -29,16 +32,10 @@ impl Prompt {
 impl Prompt {
     #[new]
     #[pyo3(signature = (tokens, *, hash_key, block_tokens = 16))]
-    fn new(
-        py: Python<'_>,
-        tokens: &Bound<'_, PyAny>,
-        hash_key: &[u8],
-        #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32,
-    ) -> PyResult<Self> {
+    fn new(tokens: &Bound<'_, PyAny>, hash_key: &[u8], #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32) -> PyResult<Self> {
         let key = arguments::hash_key(hash_key)?;
         let hasher = BlockHasher::new(&key, block_tokens).map_err(to_py)?;
-        let tokens = tokens::read(tokens, "tokens")?;
-        Ok(Self { core: py.detach(|| hasher.prompt(&tokens)), key })
+        Ok(Self { core: tokens::with(tokens, "tokens", |tokens| hasher.prompt(tokens))?, key })
     }
 
     fn __len__(&self) -> usize {

@@ -12,7 +12,7 @@ use turnout_core::units::seconds;
 
 use crate::arguments::{self, duration, time};
 use crate::decision::{Decision, Outcome};
-use crate::errors::{invalid, to_py};
+use crate::errors::{invalid, payload_error, to_py};
 use crate::prompt::Prompt;
 use crate::{limits, tokens, view};
 
@@ -33,8 +33,8 @@ impl Router {
     /// A prompt from tokens, or one that was hashed before.
     fn hashed<'a>(&self, object: &'a Bound<'_, PyAny>, argument: &'static str) -> PyResult<Hashed<'a>> {
         match object.cast::<Prompt>() {
-            Ok(prompt) => Ok(Hashed::Shared(prompt.get().under(&self.key, argument)?)),
-            Err(_) => Ok(Hashed::Own(self.hasher.prompt(&tokens::read(object, argument)?))),
+            Ok(prompt) => Ok(Hashed::Shared(prompt.get().under(&self.key, self.hasher.block_tokens(), argument)?)),
+            Err(_) => Ok(Hashed::Own(tokens::with(object, argument, |tokens| self.hasher.prompt(tokens))?)),
         }
     }
 }
@@ -137,7 +137,7 @@ impl Router {
 
     /// Hashes a prompt with this router's key and block size.
     fn prompt(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Prompt> {
-        Ok(Prompt { core: self.hasher.prompt(&tokens::read(tokens, "tokens")?), key: self.key })
+        Ok(Prompt { core: tokens::with(tokens, "tokens", |tokens| self.hasher.prompt(tokens))?, key: self.key })
     }
 
     #[pyo3(signature = (turn, output_tokens, *, now = None))]
@@ -225,6 +225,42 @@ impl Router {
         outcome.map(Outcome).map_err(to_py)
     }
 
+    #[pyo3(signature = (replica, payload, *, sequence, rank = None, now = None))]
+    fn kv_events(
+        &self,
+        replica: &str,
+        payload: &[u8],
+        #[pyo3(from_py_with = arguments::sequence)] sequence: u64,
+        rank: Option<i64>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let batch = turnout_wire::decode_batch(payload).map_err(payload_error)?;
+        let rank = rank.or(batch.rank).unwrap_or(0);
+        let now = time(now)?;
+        let outcome = self.lock()?.cache_events(now, replica, rank, sequence, &batch.cache_events());
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, rank = 0, next_sequence = 0, now = None))]
+    fn reset_feed(
+        &self,
+        replica: &str,
+        rank: i64,
+        #[pyo3(from_py_with = arguments::next_sequence)] next_sequence: u64,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.reset_feed(now, replica, rank, next_sequence);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, now = None))]
+    fn end_feeds(&self, replica: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.end_feeds(now, replica);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
     #[pyo3(signature = (*, now = None))]
     fn tick(&self, now: Option<f64>) -> PyResult<Outcome> {
         let now = time(now)?;
@@ -263,9 +299,11 @@ impl Router {
 
     /// Counters since the start, and sizes now.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.lock()?.stats();
+        let core = self.lock()?;
+        let (stats, feeds) = (core.stats(), core.feed_stats());
+        drop(core);
         let dict = PyDict::new(py);
-        for (name, value) in stats.entries() {
+        for (name, value) in stats.entries().into_iter().chain(feeds.entries()) {
             dict.set_item(name, value)?;
         }
         Ok(dict)

@@ -57,6 +57,22 @@ pub struct PrefixIndexStats {
     pub feed: FeedStats,
 }
 
+impl PrefixIndexStats {
+    /// Every counter with its name.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("histories", self.histories),
+            ("blocks", self.blocks),
+            ("runs", self.runs),
+            ("bytes", self.bytes),
+            ("cut_histories", self.cut_histories),
+            ("full", self.full),
+        ]
+        .into_iter()
+        .chain(self.feed.entries())
+    }
+}
+
 /// The index.
 ///
 /// ```
@@ -375,7 +391,11 @@ impl PrefixIndex {
         let (serial, slot) = ((id.0 >> 32) as u32, id.0 as u32);
         match self.histories.get(slot) {
             Some(history) if history.serial == serial => Ok(slot),
-            _ => Err(Error::InvalidArgument { argument: "history", value: id.0.to_string(), accepted: "a handle from open or fork that is not closed" }),
+            _ => Err(Error::InvalidArgument {
+                argument: "history",
+                value: id.0.to_string(),
+                accepted: "a handle from open or fork that is not closed",
+            }),
         }
     }
 }

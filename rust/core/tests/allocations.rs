@@ -114,7 +114,8 @@ fn a_turn_of_a_known_session_allocates_a_bounded_number_of_times() {
     for now in 0..50u64 {
         counts.push(allocations(|| {
             let input = TurnInput::Append { base_tokens: 8_192 + 64 * now, tokens: &new };
-            let turn = router.submit(2 + 2 * now, &Submit { turn: Some("t"), attempt: now as u32, session: Some("s"), ..Submit::new(input) }).unwrap();
+            let turn =
+                router.submit(2 + 2 * now, &Submit { turn: Some("t"), attempt: now as u32, session: Some("s"), ..Submit::new(input) }).unwrap();
             router.complete(3 + 2 * now, &turn.turn, &Completion::default()).unwrap();
         }));
     }

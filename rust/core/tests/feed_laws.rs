@@ -239,10 +239,17 @@ impl World {
         let events: Vec<CacheEvent<'_>> = sent
             .iter()
             .map(|event| match event {
-                Sent::Stored { hashes, parent, tokens } => {
-                    CacheEvent::Stored { namespace: "", hashes, parent: *parent, tokens, block_tokens: size as u32, extra: &[] }
-                }
-                Sent::Removed(hash) => CacheEvent::Removed { hashes: std::slice::from_ref(hash) },
+                Sent::Stored { hashes, parent, tokens } => CacheEvent::Stored {
+                    namespace: "",
+                    hashes,
+                    parent: *parent,
+                    tokens,
+                    block_tokens: size as u32,
+                    group: 0,
+                    whole_context: true,
+                    extra: &[],
+                },
+                Sent::Removed(hash) => CacheEvent::Removed { hashes: std::slice::from_ref(hash), group: 0 },
                 Sent::Cleared => CacheEvent::Cleared,
             })
             .collect();

@@ -423,7 +423,7 @@ fn compaction() {
     assert_eq!(fleet.books(2).0, 600.0);
     placed(&fleet.submit(3, "a", "w", &[(0, 2_000), (600_000, 1_008)]));
     assert_eq!(fleet.books(3).0, 288.0);
-    assert_eq!(fleet.router.stats().rewrites, 1);
+    assert_eq!(fleet.router.stats().edited, 1);
     fleet.end(4, "b");
     assert_eq!(fleet.books(4).0, 188.0);
     fleet.end(5, "a");
@@ -455,62 +455,4 @@ fn an_idle_session_loses_what_the_engine_evicts() {
     fleet.end(7 * SECOND, "a");
     fleet.end(7 * SECOND, "c");
     assert_eq!(fleet.books(7 * SECOND), (0.0, 0.0));
-}
-
-/// Prompts larger than the memory of the index are charged by count, and nothing is over- or undercharged. Block 16.
-#[test]
-fn a_full_index_charges_by_count() {
-    let replicas = vec![ReplicaConfig::new("r", 1e9)];
-    let mut router = Router::new(RouterConfig { replicas, index_bytes: 1 << 20, ..RouterConfig::default() }).unwrap();
-    let prompt = |router: &Router, first: u32| router.hasher().prompt(&(first..first + 1_200_000).collect::<Vec<u32>>());
-    let first = prompt(&router, 0);
-    let turn = router.submit(0, &Submit { session: Some("a"), ..Submit::new(TurnInput::Prompt(&first)) }).unwrap();
-    assert!(turn.receipt.indexed);
-    router.complete(1, &turn.turn, &Completion::default()).unwrap();
-    let second = prompt(&router, 2_000_000);
-    let other = router.submit(2, &Submit { session: Some("b"), ..Submit::new(TurnInput::Prompt(&second)) }).unwrap();
-    assert!(!other.receipt.indexed, "a's charged history leaves no room");
-    assert_eq!((router.charge_tokens(), router.stats().index_full), (2_400_000, 1));
-    assert!(router.stats().index_bytes <= 1 << 20);
-    router.complete(3, &other.turn, &Completion::default()).unwrap();
-    router.audit().unwrap();
-    // A charged history is kept; a paused one is let go for somebody else's prompt, and its next append asks for the whole prompt.
-    router.end_session(4, "b", true).unwrap();
-    let limits = Limits { replicas: router.replicas(), session_cap: Some(vec![1.0]), ..Limits::default() };
-    let step = router.view(5).step;
-    router.set_limits(5, &limits, step).unwrap();
-    let third = router.submit(6, &Submit { session: Some("c"), ..Submit::new(TurnInput::Prompt(&second)) }).unwrap();
-    assert_eq!((third.status, third.receipt.indexed), (Status::Placed, false), "a is paused by this very turn, too late for its prompt");
-    router.complete(7, &third.turn, &Completion::default()).unwrap();
-    let fourth = router.submit(8, &Submit { session: Some("c"), ..Submit::new(TurnInput::Prompt(&second)) }).unwrap();
-    assert!(fourth.receipt.indexed);
-    assert_eq!(router.stats().paths_dropped, 1);
-    let append = Submit { session: Some("a"), ..Submit::new(TurnInput::Append { base_tokens: 1_200_000, tokens: &[1] }) };
-    let error = router.submit(9, &append).unwrap_err();
-    assert!(matches!(error, turnout_core::error::Error::HistoryMismatch { known_tokens: 0, history_tokens: 1_200_000, .. }), "{error}");
-    router.audit().unwrap();
-}
-
-/// Hits come in whole blocks of the engine. Index block 16.
-#[test]
-fn replicas_with_other_block_sizes() {
-    let replica = |name: &str, block: u32| ReplicaConfig { block_tokens: Some(block), ..ReplicaConfig::new(name, 1e6) };
-    let replicas = vec![replica("page 1", 1), replica("page 32", 32), replica("page 24", 24)];
-    let mut router = Router::new(RouterConfig { replicas, ..RouterConfig::default() }).unwrap();
-    let tokens: Vec<u32> = (0..1_000).collect();
-    for name in ["page 1", "page 32", "page 24"] {
-        let prompt = router.hasher().prompt(&tokens);
-        let submit = Submit { candidates: Some(&[name]), ..Submit::new(TurnInput::Prompt(&prompt)) };
-        let turn = router.submit(0, &submit).unwrap();
-        router.complete(1, &turn.turn, &Completion::default()).unwrap();
-    }
-    // 992 tokens are whole index blocks; the last token is always computed: of 993 to 1,000 tokens 992 hit at most.
-    let held = |router: &Router, n: usize| {
-        let mut held = router.peek("", &router.hasher().prompt(&tokens[..n]));
-        held.sort();
-        held.iter().map(|(name, tokens)| format!("{name}: {tokens}")).collect::<Vec<_>>()
-    };
-    assert_eq!(held(&router, 1_000), ["page 1: 992", "page 24: 984", "page 32: 992"]);
-    assert_eq!(held(&router, 992), ["page 1: 991", "page 24: 984", "page 32: 960"]);
-    assert_eq!(held(&router, 32), ["page 1: 31", "page 24: 24"]);
 }

@@ -33,6 +33,10 @@ pub enum CacheEvent<'a> {
         tokens: &'a [u32],
         /// Tokens per engine block.
         block_tokens: u32,
+        /// Cache group of a hybrid model.
+        group: u32,
+        /// Whether the group caches whole contexts, not windows of them. The first such group of a rank is followed.
+        whole_context: bool,
         /// By block: digest of what else makes it unequal to others with the same tokens (an image behind placeholder tokens);
         /// 0 = nothing. May be shorter than `hashes`.
         extra: &'a [u64],
@@ -41,6 +45,8 @@ pub enum CacheEvent<'a> {
     Removed {
         /// The engine's hashes of the blocks.
         hashes: &'a [u64],
+        /// Cache group of a hybrid model.
+        group: u32,
     },
     /// Everything of this publisher is gone.
     Cleared,
@@ -74,6 +80,27 @@ pub struct FeedStats {
     pub unknown_removed: u64,
     pub other_sizes: u64,
     pub unindexed_blocks: u64,
+    pub other_groups: u64,
+}
+
+impl FeedStats {
+    /// Every counter with its name.
+    #[must_use]
+    pub fn entries(&self) -> [(&'static str, u64); 11] {
+        [
+            ("feed_batches", self.batches),
+            ("feed_duplicate_batches", self.duplicate_batches),
+            ("feed_gaps", self.gaps),
+            ("feed_restarts", self.restarts),
+            ("feed_stored_blocks", self.stored_blocks),
+            ("feed_removed_blocks", self.removed_blocks),
+            ("feed_unknown_parents", self.unknown_parents),
+            ("feed_unknown_removed", self.unknown_removed),
+            ("feed_other_sizes", self.other_sizes),
+            ("feed_unindexed_blocks", self.unindexed_blocks),
+            ("feed_other_groups", self.other_groups),
+        ]
+    }
 }
 
 /// Where an engine block lies.
@@ -101,6 +128,8 @@ struct Publisher {
     seen: u64,
     /// Nothing was stored before what we know.
     from_start: bool,
+    /// The cache group that is followed, once one was seen.
+    group: Option<u32>,
     entries: HashMap<u64, Entry, MixState>,
 }
 
@@ -115,6 +144,22 @@ pub(super) struct Feeds {
 
 /// Bytes of one entry in a publisher's table, its share of the slots included.
 const ENTRY_BYTES: usize = size_of::<(u64, Entry)>() + 1;
+
+impl Publisher {
+    /// Whether the event is about the cache group that is followed, which the first event of such a group decides.
+    fn follows(&mut self, event: &CacheEvent<'_>) -> bool {
+        match *event {
+            CacheEvent::Stored { group, whole_context, .. } => {
+                if self.group.is_none() && whole_context {
+                    self.group = Some(group);
+                }
+                self.group == Some(group)
+            }
+            CacheEvent::Removed { group, .. } => self.group == Some(group),
+            CacheEvent::Cleared => true,
+        }
+    }
+}
 
 impl Feeds {
     pub(super) fn new(seed: u64) -> Self {
@@ -151,7 +196,7 @@ impl Index {
         let at = publishers.iter().position(|publisher| publisher.rank == rank).unwrap_or(publishers.len());
         if at == publishers.len() {
             let entries = HashMap::with_hasher(MixState(self.feeds.seed));
-            self.feeds.of(replica).push(Publisher { rank, next: sequence, seen: sequence, from_start: sequence == 0, entries });
+            self.feeds.of(replica).push(Publisher { rank, next: sequence, seen: sequence, from_start: sequence == 0, group: None, entries });
         } else if sequence == 0 && publishers[at].next > 1 {
             self.feeds.stats.restarts += 1;
             self.clear_publisher(replica, at);
@@ -174,16 +219,28 @@ impl Index {
                 publisher.next += 1;
                 self.feeds.stats.batches += 1;
                 for event in events {
-                    match *event {
-                        CacheEvent::Stored { .. } => self.stored(hasher, replica, at, event),
-                        CacheEvent::Removed { hashes } => self.removed(replica, at, hashes),
-                        CacheEvent::Cleared => self.clear_publisher(replica, at),
+                    if let CacheEvent::Cleared = event {
+                        self.clear_publisher(replica, at);
+                    } else if !self.feeds.of(replica)[at].follows(event) {
+                        self.feeds.stats.other_groups += 1;
+                    } else if let CacheEvent::Removed { hashes, .. } = event {
+                        self.removed(replica, at, hashes);
+                    } else {
+                        self.stored(hasher, replica, at, event);
                     }
                 }
                 Applied::Done
             }
         };
         self.update_knowledge(replica);
+        applied
+    }
+
+    /// [`Self::apply`], noting what was cut for [`super::Residency::take_cuts`].
+    pub fn apply_reporting(&mut self, hasher: &BlockHasher, replica: u32, rank: i64, sequence: u64, events: &[CacheEvent<'_>]) -> Applied {
+        self.residency.report_cuts(true);
+        let applied = self.apply(hasher, replica, rank, sequence, events);
+        self.residency.report_cuts(false);
         applied
     }
 
@@ -234,7 +291,7 @@ impl Index {
     }
 
     fn stored(&mut self, hasher: &BlockHasher, replica: u32, at: usize, event: &CacheEvent<'_>) {
-        let CacheEvent::Stored { namespace, hashes, parent, tokens, block_tokens, extra } = *event else { return };
+        let CacheEvent::Stored { namespace, hashes, parent, tokens, block_tokens, extra, .. } = *event else { return };
         let block = hasher.block_tokens();
         let fits = block_tokens > 0 && (block_tokens.is_multiple_of(block) || block.is_multiple_of(block_tokens));
         if !fits || tokens.len() as u64 != hashes.len() as u64 * u64::from(block_tokens) {

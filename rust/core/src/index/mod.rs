@@ -33,6 +33,8 @@ use feed::Feeds;
 pub const LEAST_BYTES: u64 = 1 << 20;
 /// Bytes kept free for what grows by a few bytes at a time: anchors, holders of one run, size classes.
 const MARGIN: u64 = 1 << 16;
+/// Words of fingerprints below which a half-empty arena is left alone.
+const PACKED_WORDS: u64 = 1 << 15;
 /// Runs that one operation looks at while a dropped namespace is swept.
 const SWEPT: u32 = 32;
 
@@ -77,6 +79,7 @@ impl Index {
         if new.is_empty() {
             return end;
         }
+        self.pack();
         if !self.room_for(end, new.len()) {
             self.tree.anchor(end);
             let made = self.make_room(end, new.len());
@@ -188,6 +191,15 @@ impl Index {
             at += 1;
         }
         self.sweep_at = (at < self.tree.runs.len() as RunId).then_some(at);
+    }
+
+    /// Packs the fingerprints when a large part of the arena is free: runs that grow leave slices of every smaller size behind. At
+    /// most three words are copied for each that was freed since the last time.
+    fn pack(&mut self) {
+        let (free, words) = self.tree.arena_words();
+        if words > PACKED_WORDS && free * 5 > words * 2 {
+            self.tree.compact();
+        }
     }
 
     fn room_for(&mut self, end: Cursor, blocks: usize) -> bool {

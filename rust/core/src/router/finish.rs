@@ -152,6 +152,8 @@ impl Router {
             } else {
                 0
             };
+            let forecast = self.turns[turn].verdict.cached_tokens;
+            self.stats.surprises += u64::from(completion.cached_tokens.is_some_and(|cached| cached + 2 * self.block_tokens < forecast));
             self.workloads[self.turns[turn].workload as usize].estimator.turn(output);
         }
         self.enforce_residency(home);

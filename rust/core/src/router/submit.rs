@@ -16,6 +16,14 @@ struct Named {
     candidates: Option<Vec<u32>>,
 }
 
+/// Why a prompt does not continue its session's history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rewrite {
+    Edited,
+    Shortened,
+    OtherNamespace,
+}
+
 /// The path that a request asks for. The cursor is anchored for the turn.
 struct Path {
     root: Arc<str>,
@@ -23,7 +31,8 @@ struct Path {
     tail: Vec<u32>,
     prompt_tokens: u64,
     known_tokens: u64,
-    rewrite: bool,
+    /// Why the prompt does not continue the history, if it does not.
+    rewrite: Option<Rewrite>,
 }
 
 impl Router {
@@ -323,14 +332,23 @@ impl Router {
         let root = self.root_name(&namespace);
         let same_root = root == state.root;
         let (history, trunk) = (state.history_tokens, state.trunk);
-        let continues = |router: &Self, cursor: Cursor, tokens: u64| {
-            history == 0 || same_root && tokens >= history && router.index.tree.starts_with(cursor, trunk)
+        let rewrite_of = |router: &Self, cursor: Cursor, tokens: u64| {
+            if history == 0 || !same_root {
+                // Another root is another namespace, which is noted below, or new weights, which change no token.
+                None
+            } else if router.index.tree.starts_with(cursor, trunk) {
+                (tokens < history).then_some(Rewrite::Shortened)
+            } else if tokens < history && router.index.tree.starts_with(trunk, cursor) {
+                Some(Rewrite::Shortened)
+            } else {
+                Some(Rewrite::Edited)
+            }
         };
         let mut path = match submit.input {
             TurnInput::Prompt(prompt) => {
                 let start = self.index.tree.root(&root);
                 let (cursor, tail, known_tokens) = self.index_path(start, prompt.fingerprints(), prompt.tail().to_vec());
-                let rewrite = !continues(self, cursor, prompt.tokens());
+                let rewrite = rewrite_of(self, cursor, prompt.tokens());
                 Path { root, cursor, tail, prompt_tokens: prompt.tokens(), known_tokens, rewrite }
             }
             TurnInput::Append { tokens, .. } => {
@@ -346,18 +364,21 @@ impl Router {
                 let prompt_tokens = history + tokens.len() as u64;
                 let (cursor, tail, known_tokens) =
                     if moved_tokens == history { self.append(base, &old_tail, tokens) } else { (base, Vec::new(), moved_tokens) };
-                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite: false }
+                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite: None }
             }
             TurnInput::Count { prompt_tokens } => {
                 let keeps = history > 0 && same_root && prompt_tokens >= history;
                 let cursor = if keeps { trunk } else { self.index.tree.root(&root) };
                 let (tail, known_tokens) = if keeps { (state.tail.clone(), state.known_tokens) } else { (Vec::new(), 0) };
-                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite: history > 0 && !keeps }
+                let rewrite = (history > 0 && !keeps).then_some(Rewrite::Shortened);
+                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite }
             }
         };
         self.index.tree.anchor(path.cursor);
         if namespace != self.sessions[session].namespace {
-            path.rewrite |= history > 0;
+            if history > 0 {
+                path.rewrite = Some(Rewrite::OtherNamespace);
+            }
             self.sessions[session].namespace = namespace;
         }
         path
@@ -441,8 +462,11 @@ impl Router {
                 }
             },
         };
-        if path.rewrite {
-            self.stats.rewrites += 1;
+        match path.rewrite {
+            Some(Rewrite::Edited) => self.stats.edited += 1,
+            Some(Rewrite::Shortened) => self.stats.shortened += 1,
+            Some(Rewrite::OtherNamespace) => self.stats.other_namespace += 1,
+            None => {}
         }
         let receipt = Receipt {
             prompt_tokens: path.prompt_tokens,

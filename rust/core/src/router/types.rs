@@ -326,6 +326,11 @@ pub enum Effect {
     Late,
     /// Its turn or session was never seen, or is forgotten.
     Unknown,
+    /// Batches of cache events are missing before it; it was not applied.
+    Gap {
+        /// Number of the next batch that can be applied.
+        expected: u64,
+    },
 }
 
 impl Effect {
@@ -337,6 +342,7 @@ impl Effect {
             Self::Duplicate => "duplicate",
             Self::Late => "late",
             Self::Unknown => "unknown",
+            Self::Gap { .. } => "gap",
         }
     }
 }
@@ -378,7 +384,14 @@ pub struct Stats {
     pub pauses: u64,
     pub moves: u64,
     pub forced: u64,
-    pub rewrites: u64,
+    /// Prompts that did not continue their session's history: an earlier token differs.
+    pub edited: u64,
+    /// The same: it is a shorter part of the history.
+    pub shortened: u64,
+    /// The same: another namespace was named.
+    pub other_namespace: u64,
+    /// Completed turns that found more than two blocks less in the cache than was forecast.
+    pub surprises: u64,
     pub index_full: u64,
     pub paths_dropped: u64,
     pub lost_tokens: u64,
@@ -396,7 +409,7 @@ pub struct Stats {
 impl Stats {
     /// Every counter with its name, in declaration order.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 26] {
+    pub fn entries(&self) -> [(&'static str, u64); 29] {
         [
             ("submitted", self.submitted),
             ("placed", self.placed),
@@ -411,7 +424,10 @@ impl Stats {
             ("pauses", self.pauses),
             ("moves", self.moves),
             ("forced", self.forced),
-            ("rewrites", self.rewrites),
+            ("edited", self.edited),
+            ("shortened", self.shortened),
+            ("other_namespace", self.other_namespace),
+            ("surprises", self.surprises),
             ("index_full", self.index_full),
             ("paths_dropped", self.paths_dropped),
             ("lost_tokens", self.lost_tokens),

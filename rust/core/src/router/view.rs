@@ -1,6 +1,6 @@
 //! The view event: measured state copied into arrays for a policy.
 
-use super::{Router, placed};
+use super::{Knowledge, Router, placed};
 use crate::control::view::{Column, FleetView, Shape, Values};
 use crate::estimate::{Estimates, Live};
 use crate::sessions::{Session, TurnState};
@@ -47,6 +47,7 @@ impl Router {
             column("kv_tokens", Values::F64(self.live().map(|slot| state(slot).config.kv_tokens).collect())),
             column("block_tokens", Values::I64(self.live().map(|slot| self.engine_block(slot) as i64).collect())),
             column("accepting", Values::Bool(self.live().map(|slot| state(slot).alive).collect())),
+            column("exact", Values::Bool(self.live().map(|slot| self.index.residency.knowledge(slot) == Knowledge::Whole).collect())),
             column("weight_version", Values::I64(self.live().map(|slot| state(slot).weight_version).collect())),
             column("charge_tokens", tokens(&|slot| self.ledger.charge(slot))),
             column("commit_tokens", tokens(&|slot| self.ledger.commit(slot))),
