@@ -11,6 +11,7 @@ mod feeds;
 mod finish;
 mod fit;
 mod fleet;
+mod paths;
 mod pump;
 mod sessions;
 mod submit;
