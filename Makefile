@@ -64,6 +64,7 @@ demo: build
 	$(BIN)/turnout simulate --report demo-report
 
 bench: build
+	$(BIN)/turnout bench index
 	$(BIN)/python benches/python/bench_router.py
 
 clean:

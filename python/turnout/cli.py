@@ -19,7 +19,7 @@ def build_app() -> typer.Typer:
     """Make the typer application.
 
     Returns:
-        The application with the commands `simulate` and `version`.
+        The application with the commands `simulate`, `bench` and `version`.
 
     Raises:
         MissingExtra: The packages of the command are not installed.
@@ -27,6 +27,7 @@ def build_app() -> typer.Typer:
     try:
         import typer
 
+        from turnout.bench import command as bench
         from turnout.simulate.command import simulate
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "turnout":
@@ -39,6 +40,9 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(simulate)
+    benches = typer.Typer(help="Measure on this machine, each figure beside its bound.", no_args_is_help=True)
+    benches.command()(bench.index)
+    app.add_typer(benches, name="bench")
     app.command()(version)
     return app
 

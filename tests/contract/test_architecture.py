@@ -29,7 +29,8 @@ ALLOWED = {
     "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
     "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
-    "turnout.cli": {"typer", "turnout", *SIMULATE},
+    "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
+    "turnout.cli": {"typer", "turnout", "turnout.bench", *SIMULATE},
 }
 """By part of the package: what it may import beside the standard library."""
 

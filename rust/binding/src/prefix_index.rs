@@ -210,12 +210,8 @@ impl PrefixIndex {
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let histories = whole_numbers(py, histories, "histories")?;
         let mut answer = Answer::new(histories.len(), most);
-        let mut state = self.lock()?;
-        for history in histories {
-            let found = state.core.holders(HistoryId(history), most).map_err(to_py)?;
-            answer.push(found, self);
-        }
-        drop(state);
+        let histories: Vec<HistoryId> = histories.into_iter().map(HistoryId).collect();
+        self.call(|core| core.holders_of_each(&histories, most, |found| answer.push(found, self)))?;
         Ok(answer.to_py(py))
     }
 

@@ -26,6 +26,9 @@ impl Default for PrefixIndexConfig {
     }
 }
 
+/// Histories whose records are read together: about as many cache misses as a core has in flight.
+const READ_AHEAD: usize = 16;
+
 /// Handle of a history. Handles are not reused, so one that was closed is told from every later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HistoryId(pub u64);
@@ -342,6 +345,25 @@ impl PrefixIndex {
         let slot = self.slot(id)?;
         self.index.residency.best(&self.index.tree, self.histories[slot].cursor, most, &mut self.best);
         Ok(&self.best)
+    }
+
+    /// [`Self::holders`] of many histories, in order. The records of a few histories are read ahead together, so that their cache misses
+    /// overlap instead of waiting for one another.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for the first closed history; the answers before it were given.
+    pub fn holders_of_each(&mut self, ids: &[HistoryId], most: usize, mut answer: impl FnMut(&[Match])) -> Result<()> {
+        for together in ids.chunks(READ_AHEAD) {
+            let mut cursors = [None; READ_AHEAD];
+            for (cursor, id) in cursors.iter_mut().zip(together) {
+                *cursor = self.histories.get(id.0 as u32).map(|history| history.cursor);
+            }
+            self.index.read_ahead(&cursors);
+            for &id in together {
+                answer(self.holders(id, most)?);
+            }
+        }
+        Ok(())
     }
 
     /// Applies a batch of cache events of an engine.

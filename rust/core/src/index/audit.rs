@@ -53,8 +53,8 @@ impl Residency {
                 if (head.run, head.replica, head.newer) != (run_id as RunId, replica, NONE) || self.records.span(id) > run.len {
                     return fail("does not fit the run");
                 }
-                if run.holders.is_full(replica) == Some(true) && head.blocks != run.len {
-                    return fail("is marked full");
+                if !run.holders.notes_right(replica, head.blocks) {
+                    return fail("is noted at the wrong level");
                 }
                 let knowledge = self.knowledge(replica);
                 let (extra, pinned) = (self.records.extra(id), self.records.pinned(id));

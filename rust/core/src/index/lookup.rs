@@ -68,7 +68,8 @@ impl Residency {
             let state = &tree.runs[run as usize];
             let before = best.len();
             let mut take = |best: &mut Vec<Match>, replica: u32, held: u32| {
-                let known = best.iter().chain(&broken).any(|other| other.replica == replica);
+                // Within a run each replica comes once; what matters is what was found deeper, at most `most` of them.
+                let known = best[..before].iter().chain(&broken).any(|other| other.replica == replica);
                 if held == 0 || known {
                     return;
                 }
@@ -76,17 +77,33 @@ impl Residency {
                 let real = if self.knowledge(replica) == Knowledge::Own { blocks } else { self.reached(tree, run, replica, blocks) };
                 if real == blocks { best.push(Match { replica, blocks }) } else { broken.push(Match { replica, blocks: real }) }
             };
-            for replica in state.holders.full_from(start) {
+            let deepest_first = |found: &Match| (std::cmp::Reverse(found.blocks), found.replica);
+            // Those beyond the level first: the few that may hold more of the path than it. Then those at it, until there are enough.
+            let level = state.holders.level().unwrap_or(u32::MAX);
+            let beyond = offset > level;
+            if beyond {
+                for replica in state.holders.beyond_level(start) {
+                    take(best, replica, self.held(tree, run, replica));
+                }
+                best[before..].sort_by_key(deepest_first);
+            }
+            for replica in state.holders.at_level(start) {
                 if best.len() >= most {
                     break;
                 }
-                take(best, replica, offset);
+                if !beyond || !state.holders.is_beyond_level(replica) {
+                    take(best, replica, offset.min(level));
+                }
             }
             if best.len() < most {
+                let rest = best.len();
                 for holder in state.holders.as_slice() {
-                    take(best, holder.replica, self.records.get(holder.id).blocks);
+                    let held = self.records.get(holder.id).blocks;
+                    if held < level {
+                        take(best, holder.replica, held);
+                    }
                 }
-                best[before..].sort_by_key(|found| (std::cmp::Reverse(found.blocks), found.replica));
+                best[rest..].sort_by_key(deepest_first);
             }
             if best.len() >= most {
                 break;

@@ -167,6 +167,22 @@ impl Index {
         self.residency.flush(&mut self.tree, replica, true);
     }
 
+    /// Reads what the next questions about these cursors will read, one kind of record after the other: within a kind the reads do not
+    /// depend on each other, so the processor has all of them in flight at once.
+    pub(crate) fn read_ahead<const N: usize>(&self, cursors: &[Option<Cursor>; N]) {
+        let mut holdings = [None; N];
+        for (holding, cursor) in holdings.iter_mut().zip(cursors) {
+            let run = cursor.and_then(|cursor| self.tree.runs.get(cursor.run as usize));
+            *holding = run.and_then(|run| run.holders.as_slice().first().map(|holder| holder.id));
+        }
+        let mut blocks = 0u32;
+        for id in holdings.into_iter().flatten() {
+            blocks |= self.residency.records.get(id).blocks;
+        }
+        // Keeps the compiler from leaving the reads out.
+        std::hint::black_box(blocks);
+    }
+
     /// Takes the name away from a namespace, in O(1): nothing that is looked up under it finds its paths any more, and nobody is
     /// judged to hold them. Cursors that are anchored in it stay current. The memory comes back while the index is used.
     pub fn drop_namespace(&mut self, namespace: &str) -> bool {

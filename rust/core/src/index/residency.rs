@@ -332,8 +332,12 @@ impl Residency {
         let (run, replica, before) = (segment.run, segment.replica, std::mem::replace(&mut segment.blocks, blocks));
         let total = &mut self.replicas[replica as usize].blocks;
         *total = *total + u64::from(blocks) - u64::from(before);
-        let full = blocks == tree.runs[run as usize].len;
-        tree.holders(run, |holders| holders.set_full(replica, full));
+        tree.holders(run, |holders| {
+            holders.note(replica, blocks);
+            if holders.wants_level() {
+                holders.choose_level(|id| self.records.get(id).blocks);
+            }
+        });
         if blocks < before && self.report_cuts {
             self.cuts.push(Cut { replica, run, keep: blocks });
         }

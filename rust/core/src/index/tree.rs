@@ -63,6 +63,8 @@ pub struct Tree {
     /// Namespace -> root, an empty run. Dropped with its last path.
     pub(super) roots: HashMap<Box<str>, RunId, TextState>,
     root_names: HashMap<RunId, Box<str>, MixState>,
+    /// The root of the namespace without a name, which most use: found without hashing.
+    unnamed: Option<RunId>,
     pub(super) blocks: u64,
     /// Heap bytes of anchors, holders and namespaces.
     pub(super) side_bytes: u64,
@@ -80,6 +82,7 @@ impl Tree {
             children: Children::new(seed),
             roots: HashMap::with_hasher(TextState(seed)),
             root_names: HashMap::with_hasher(MixState(seed)),
+            unnamed: None,
             blocks: 0,
             side_bytes: 0,
             first_generation: 0,
@@ -88,12 +91,13 @@ impl Tree {
 
     /// The end of the empty path of a namespace, which is made when it does not exist. Anchor it before anything is freed.
     pub fn root(&mut self, namespace: &str) -> Cursor {
-        if let Some(&run) = self.roots.get(namespace) {
-            return self.cursor(run, 0);
+        if let Some(root) = self.existing_root(namespace) {
+            return root;
         }
         let run = self.new_run(NONE, 0, 0, &[]);
         self.runs[run as usize].root = run;
         self.roots.insert(namespace.into(), run);
+        self.unnamed = self.unnamed.or(namespace.is_empty().then_some(run));
         self.root_names.insert(run, namespace.into());
         self.side_bytes += (NAMESPACE_BYTES + 2 * namespace.len()) as u64;
         self.cursor(run, 0)
@@ -102,13 +106,15 @@ impl Tree {
     /// The end of the empty path of a namespace that has paths.
     #[must_use]
     pub fn existing_root(&self, namespace: &str) -> Option<Cursor> {
-        self.roots.get(namespace).map(|&run| self.cursor(run, 0))
+        let run = if namespace.is_empty() { self.unnamed } else { self.roots.get(namespace).copied() };
+        run.map(|run| self.cursor(run, 0))
     }
 
     /// Takes the name away from a namespace: nothing that is looked up under it finds its paths any more, and nobody is
     /// judged to hold them. What is anchored stays in memory until it is let go. Answers whether there was one. O(1).
     pub(super) fn drop_root(&mut self, namespace: &str) -> bool {
         let Some(run) = self.roots.remove(namespace) else { return false };
+        self.unnamed = self.unnamed.filter(|&unnamed| unnamed != run);
         self.root_names.remove(&run);
         self.side_bytes -= (NAMESPACE_BYTES + 2 * namespace.len()) as u64;
         self.runs[run as usize].dropped = true;
@@ -335,7 +341,6 @@ impl Tree {
         }
         self.arena.write(run.slice, run.len, fingerprints);
         run.len = len;
-        run.holders.none_full();
         self.blocks += fingerprints.len() as u64;
     }
 
@@ -371,6 +376,7 @@ impl Tree {
             if let Some(name) = self.root_names.remove(&id) {
                 self.side_bytes -= (NAMESPACE_BYTES + 2 * name.len()) as u64;
                 self.roots.remove(&name);
+                self.unnamed = self.unnamed.filter(|&unnamed| unnamed != id);
             }
         } else {
             let Self { children, runs, arena, .. } = self;
@@ -437,6 +443,10 @@ fn common_prefix(a: &[u64], b: &[u64]) -> usize {
     const CHUNK: usize = 8;
     let n = a.len().min(b.len());
     let (a, b) = (&a[..n], &b[..n]);
+    // The usual case at once: one call into the library's compare.
+    if a == b {
+        return n;
+    }
     let pieces = a.as_chunks::<LONG>().0.iter().zip(b.as_chunks::<LONG>().0);
     let long = pieces.take_while(|(x, y)| x.as_slice() == y.as_slice()).count() * LONG;
     let (a, b) = (&a[long..], &b[long..]);
