@@ -47,8 +47,9 @@ pub(crate) fn invalid(argument: &'static str, value: impl Into<String>, accepted
 
 /// A message of an engine cannot be read.
 #[allow(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
-pub(crate) fn payload_error(error: turnout_wire::Error) -> PyErr {
-    raise("InvalidArgument", error.to_string(), "payload".into(), error.to_string(), "a batch of cache events of vLLM or SGLang, in msgpack".into())
+pub(crate) fn payload_error(error: turnout_wire::WireError) -> PyErr {
+    let text = error.to_string();
+    raise("InvalidArgument", format!("payload: {text}"), "payload".into(), text, "a batch of cache events of vLLM or SGLang, in msgpack".into())
 }
 
 /// Tokens cannot be read.

@@ -225,7 +225,8 @@ impl PrefixIndex {
     ) -> PyResult<Option<u64>> {
         let batch = turnout_wire::decode_batch(payload).map_err(payload_error)?;
         let rank = rank.or(batch.rank).unwrap_or(0);
-        let applied = self.call(|core| core.apply(replica, rank, sequence, &batch.cache_events()))?;
+        let device = turnout_wire::DeviceEvents::from(batch);
+        let applied = self.call(|core| core.apply(replica, rank, sequence, &device.events()))?;
         Ok(if let Applied::Gap { expected } = applied { Some(expected) } else { None })
     }
 

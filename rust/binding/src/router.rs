@@ -236,8 +236,9 @@ impl Router {
     ) -> PyResult<Outcome> {
         let batch = turnout_wire::decode_batch(payload).map_err(payload_error)?;
         let rank = rank.or(batch.rank).unwrap_or(0);
+        let device = turnout_wire::DeviceEvents::from(batch);
         let now = time(now)?;
-        let outcome = self.lock()?.cache_events(now, replica, rank, sequence, &batch.cache_events());
+        let outcome = self.lock()?.cache_events(now, replica, rank, sequence, &device.events());
         outcome.map(Outcome).map_err(to_py)
     }
 

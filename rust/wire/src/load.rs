@@ -1,66 +1,89 @@
-//! The load message of `SGLang`.
+//! Decoder of the load reports of `SGLang`.
 
-use crate::error::{Error, Result};
-use crate::reader::{Head, Reader};
+use crate::error::{Result, WireError};
+use crate::fields;
+use crate::reader::Reader;
 
-/// What an `SGLang` scheduler says of itself, on change and every second.
+const TAG: &str = "LoadStat";
+
+/// Fields by position; the first four are always sent.
+const FIELDS: [&str; 10] = [
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_tokens",
+    "max_total_num_tokens",
+    "attn_dp_rank",
+    "num_waiting_uncached_tokens",
+    "num_total_tokens",
+    "max_running_requests",
+    "total_prefill_uncached_tokens",
+    "total_prefill_busy_us",
+];
+const REQUIRED: usize = 4;
+
+/// How busy one `SGLang` scheduler is. Fields that an older version does not send are 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadStat {
-    /// Requests that run.
+    /// Requests that run (`num_running_reqs`).
     pub running_requests: u64,
-    /// Requests that wait.
+    /// Requests that wait (`num_waiting_reqs`).
     pub waiting_requests: u64,
-    /// KV tokens in use.
-    pub used_tokens: u64,
-    /// KV capacity in tokens.
+    /// Tokens of KV cache in use (`num_tokens`).
     pub kv_tokens: u64,
-    /// Data-parallel rank.
-    pub rank: u64,
-    /// Prompt tokens of waiting requests that are not in the cache.
+    /// Tokens of KV cache there are, 0 when unknown (`max_total_num_tokens`).
+    pub kv_capacity_tokens: u64,
+    /// Data-parallel rank of the scheduler (`attn_dp_rank`).
+    pub rank: Option<i64>,
+    /// Prompt tokens that wait for prefill and are not cached (`num_waiting_uncached_tokens`).
     pub waiting_uncached_tokens: u64,
-    /// Tokens of running and waiting requests.
+    /// Tokens of KV cache in use and tokens of waiting requests (`num_total_tokens`).
     pub total_tokens: u64,
-    /// Most requests that may run.
-    pub max_running_requests: u64,
-    /// Prompt tokens computed since the start.
-    pub prefilled_tokens_total: u64,
-    /// Time spent computing them, microseconds.
-    pub prefill_busy_us_total: u64,
+    /// Requests that may run at once (`max_running_requests`).
+    pub running_requests_limit: u64,
+    /// Uncached tokens prefilled since the start (`total_prefill_uncached_tokens`).
+    pub prefilled_uncached_tokens: u64,
+    /// Time spent in prefill since the start, in microseconds (`total_prefill_busy_us`).
+    pub prefill_busy_us: u64,
 }
 
-/// Decodes a `LoadStat` message. Positions that an older engine leaves out are 0.
+/// Decodes the payload of one load message, the last of its three frames.
 ///
 /// # Errors
-/// [`Error`] naming the byte.
+///
+/// Whatever is malformed, cut or out of range is refused as a whole with the place of the first fault.
 pub fn decode_load(payload: &[u8]) -> Result<LoadStat> {
-    const EXPECTED: &str = "an array of LoadStat and whole numbers";
-    let mut reader = Reader::new(payload);
-    let len = reader.array(EXPECTED)?;
-    let at = reader.at();
-    if len == 0 || reader.head()? != Head::Text("LoadStat") {
-        return Err(Error::Malformed { at, expected: EXPECTED });
+    let mut reader = Reader::new(payload, TAG);
+    let (tag, mut fields) = fields::open(&mut reader)?;
+    if tag != TAG {
+        let tag = tag.chars().take(32).collect();
+        return Err(WireError::UnknownTag { place: Reader::new(payload, "type").place(), tag, accepted: "\"LoadStat\"" });
     }
-    let mut fields = [0u64; 10];
-    for place in 0..len - 1 {
-        match fields.get_mut(place as usize) {
-            Some(field) => *field = reader.number("a whole number of at least 0")?,
-            None => drop(reader.skip()?),
+    let mut load = LoadStat::default();
+    let mut seen = [false; FIELDS.len()];
+    while let Some(field) = fields.next(&mut reader, &FIELDS, FIELDS.len())? {
+        if field == "attn_dp_rank" {
+            load.rank = reader.nullable(Reader::i64)?;
+            continue;
         }
+        let value = reader.u64()?;
+        let (at, slot) = match field {
+            "num_running_reqs" => (0, &mut load.running_requests),
+            "num_waiting_reqs" => (1, &mut load.waiting_requests),
+            "num_tokens" => (2, &mut load.kv_tokens),
+            "max_total_num_tokens" => (3, &mut load.kv_capacity_tokens),
+            "num_waiting_uncached_tokens" => (5, &mut load.waiting_uncached_tokens),
+            "num_total_tokens" => (6, &mut load.total_tokens),
+            "max_running_requests" => (7, &mut load.running_requests_limit),
+            "total_prefill_uncached_tokens" => (8, &mut load.prefilled_uncached_tokens),
+            _ => (9, &mut load.prefill_busy_us),
+        };
+        *slot = value;
+        seen[at] = true;
     }
-    if !reader.is_empty() {
-        return Err(Error::Trailing { at: reader.at() });
+    if let Some(at) = seen[..REQUIRED].iter().position(|seen| !seen) {
+        return Err(reader.missing(FIELDS[at]));
     }
-    let [running, waiting, used, capacity, rank, uncached, total, most, prefilled, busy] = fields;
-    Ok(LoadStat {
-        running_requests: running,
-        waiting_requests: waiting,
-        used_tokens: used,
-        kv_tokens: capacity,
-        rank,
-        waiting_uncached_tokens: uncached,
-        total_tokens: total,
-        max_running_requests: most,
-        prefilled_tokens_total: prefilled,
-        prefill_busy_us_total: busy,
-    })
+    reader.field = TAG;
+    reader.end()?;
+    Ok(load)
 }
