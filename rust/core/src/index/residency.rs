@@ -154,13 +154,13 @@ impl Residency {
     }
 
     /// Ends the turn's use of the path, which counts as a use now. An unconfirmed path is taken back where no other turn expects it.
+    /// What nobody needs any more is freed when the turn's anchor goes.
     pub fn release(&mut self, tree: &mut Tree, replica: u32, epoch: u32, cursor: Cursor, confirmed: bool) {
         if self.epoch(replica) != epoch {
             return;
         }
         let mut at = Some((cursor.run, cursor.offset));
         while let Some((run, offset)) = at {
-            // A parent outlives its children, so it can be read before the run is shrunk.
             at = tree.parent(run);
             let Some(id) = tree.runs[run as usize].holders.find(replica).filter(|_| offset > 0) else { continue };
             let known = self.records.change_extra(id, |extra| extra.pins.remove(offset) && (confirmed || extra.pending.remove(offset)));
@@ -169,7 +169,6 @@ impl Residency {
             if let Some(id) = head {
                 self.touch(tree, id, offset.min(self.records.get(id).blocks));
             }
-            self.shrink(tree, run);
         }
     }
 
