@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 WHEELS := target/wheels
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE $(shell find rust python -type f -not -path '*/target/*' -not -name '*.pyc' 2>/dev/null)
 
-.PHONY: help toolchain venv build test test-rust test-python lint format demo bench clean
+.PHONY: help toolchain venv build test test-rust test-python lint format demo bench gate chaos clean
 
 help:
 	@echo "make demo    build, simulate a mixed load under four policies, print the table, write demo-report/"
 	@echo "make test    all Rust and Python tests"
 	@echo "make lint    formatters, linters, types, stubs"
 	@echo "make bench   benchmarks, each beside its bound"
+	@echo "make gate    instructions of the core's operations against their limits (needs valgrind)"
+	@echo "make chaos   a minute of calls that nobody should make, replayed and audited"
 	@echo "make build   wheel into target/wheels, installed into .venv"
 	@echo "make clean   remove .venv and build outputs"
 
@@ -63,7 +65,16 @@ format:
 demo: build
 	$(BIN)/turnout simulate --report demo-report
 
+gate: toolchain
+	cargo build --quiet --locked --release --package turnout-bench
+	$(PYTHON) benches/instructions.py target/release/turnout-bench
+
+chaos: toolchain
+	cargo build --quiet --locked --release --package turnout-bench
+	target/release/turnout-chaos 60
+
 bench: build
+	cargo run --quiet --locked --release --package turnout-bench --bin turnout-bench
 	$(BIN)/turnout bench index
 	$(BIN)/python benches/python/bench_router.py
 

@@ -90,9 +90,9 @@ class PrefixIndexLaws(RuleBasedStateMachine):
     histories = Bundle("histories")
     rows = st.one_of(st.none(), st.integers(0, 2))
 
-    @initialize(bounded=st.booleans())
-    def make(self, *, bounded: bool) -> None:
-        self.bounded = bounded
+    @initialize(bounded=st.booleans(), feeding=st.booleans())
+    def make(self, *, bounded: bool, feeding: bool) -> None:
+        self.bounded, self.feeding = bounded, feeding
         capacity = 5 if bounded else None
         tokens = float("inf") if capacity is None else capacity * BLOCK
         self.index = PrefixIndex([Replica(f"r{at}", kv_tokens=tokens) for at in range(3)], block_tokens=BLOCK)
@@ -109,6 +109,9 @@ class PrefixIndexLaws(RuleBasedStateMachine):
         return row if row in self.caches else None
 
     @rule(target=histories, tokens=TOKENS, row=rows, name=st.sampled_from(["", "adapter"]))
+    def open_one(self, tokens: list[int], row: int | None, name: str) -> int:
+        return self.open_history(tokens, row, name)
+
     def open_history(self, tokens: list[int], row: int | None, name: str) -> int:
         row = self.row(row)
         handle = self.index.open(np.array(tokens, np.uint32), replica=row, namespace=name)
@@ -156,16 +159,17 @@ class PrefixIndexLaws(RuleBasedStateMachine):
             self.index.lose_replica(1)
             del self.caches[1]
 
-    @precondition(lambda self: not self.bounded)
+    @precondition(lambda self: not (self.bounded or self.feeding))
     @rule(handle=histories)
     def drop_namespace(self, handle: int) -> None:
         """What is swept when cannot be seen from outside, but for the room it leaves: hence without a bound."""
         (name, generation), _ = self.open[handle]
-        if not self.caches[FED].fed and generation == self.generation[name]:
+        if generation == self.generation[name]:
             assert self.index.drop_namespace(name)
             assert not self.index.drop_namespace(name)
             self.generation[name] += 1
 
+    @precondition(lambda self: self.feeding)
     @rule(
         target=histories,
         stored=st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=8), st.integers(0, 3)), max_size=3),
@@ -200,7 +204,8 @@ class PrefixIndexLaws(RuleBasedStateMachine):
         self.sequence += 1
         assert self.index.kv_events(FED, payload, sequence=self.sequence + 1) == self.sequence, "a gap is not applied"
         self.close_gap()
-        return multiple()
+        # Histories of what was stored, so that there is somebody to ask about.
+        return multiple(*(self.open_history(tokens, None, "") for tokens, _ in stored))
 
     def close_gap(self) -> None:
         """Nothing happened in the batches that were missing."""
@@ -234,4 +239,4 @@ class PrefixIndexLaws(RuleBasedStateMachine):
 
 
 TestPrefixIndexLaws = PrefixIndexLaws.TestCase
-TestPrefixIndexLaws.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPrefixIndexLaws.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
