@@ -2,9 +2,9 @@
 
     python benches/instructions.py target/release/turnout-bench
 
-Counts each operation twice, for two numbers of repetitions: the difference is what the operations took. Exits with 1 when an
-operation takes more than its limit. Limits are what was measured plus a quarter; whoever makes one faster lowers it. Without AVX2 the
-counts are printed and not judged. Ratios and counts that must be flat are tighter: both sides come from one run.
+Counts each operation twice, for two numbers of repetitions: the difference is what the operations took. Exits with 1
+when an operation takes more than its limit: what was measured plus a quarter; whoever makes one faster lowers
+it. Without AVX2 the counts are printed and not judged. Ratios are tighter: both sides come from one run.
 """
 
 from __future__ import annotations

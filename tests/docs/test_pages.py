@@ -20,12 +20,14 @@ def blocks(page: str) -> list[str]:
     return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/policies.md"])
-def test_code_runs(page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/policies.md", "docs/prefix-index.md"])
+def test_code_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = blocks(page)
     assert found
+    names: dict[str, object] = {"__name__": "page"}
+    monkeypatch.chdir(ROOT)
     for code in found:
-        exec(compile(code, page, "exec"), {"__name__": "page"})  # noqa: S102 - our own pages
+        exec(compile(code, page, "exec"), names)  # noqa: S102 - our own pages
 
 
 def test_the_policy_of_the_guide_runs_in_a_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
