@@ -390,6 +390,8 @@ impl World {
             let (cursor, _) = self.index.tree.locate(root, self.hasher.prompt(query).fingerprints());
             self.index.residency.matches(&self.index.tree, cursor, &mut depths);
             prop_assert_eq!(&depths.blocks, &expected, "query {:?}", query);
+            let one_by_one: Vec<u32> = (0..REPLICAS as u32).map(|replica| self.index.residency.depth(&self.index.tree, replica, cursor)).collect();
+            prop_assert_eq!(&one_by_one, &expected);
             for most in 0..=REPLICAS {
                 self.index.residency.best(&self.index.tree, cursor, most, &mut best);
                 let mut deepest: Vec<u32> = expected.iter().copied().filter(|&blocks| blocks > 0).collect();

@@ -232,6 +232,8 @@ proptest! {
                     index.residency.matches(&index.tree, cursor, &mut depths);
                     let expected: Vec<u32> = (0..REPLICAS).map(|replica| model.depth(replica, namespace, query)).collect();
                     prop_assert_eq!(&depths.blocks, &expected);
+                    let one_by_one: Vec<u32> = (0..REPLICAS as u32).map(|replica| index.residency.depth(&index.tree, replica, cursor)).collect();
+                    prop_assert_eq!(&one_by_one, &expected);
                 }
             }
             for (replica, resident) in model.replicas.iter().enumerate() {

@@ -55,6 +55,26 @@ impl Residency {
         }
     }
 
+    /// Depth in blocks of the longest prefix of the path that one replica holds. O(forks on the path).
+    #[must_use]
+    pub fn depth(&self, tree: &Tree, replica: u32, cursor: Cursor) -> u32 {
+        if tree.is_dropped(cursor.run) {
+            return 0;
+        }
+        let mut depth = None;
+        for (run, offset) in tree.path(cursor).filter(|&(_, offset)| offset > 0) {
+            let held = self.held(tree, run, replica);
+            // What is held of a deeper run counts while everything up to it is held too.
+            if held < offset || depth.is_none() {
+                depth = (held > 0).then(|| tree.depth_before(run) + held.min(offset));
+            }
+            if depth.is_some() && self.knowledge(replica) == Knowledge::Own {
+                break;
+            }
+        }
+        depth.unwrap_or(0)
+    }
+
     /// The `most` replicas that hold most of the path, deepest first, into `best`. Of many that hold equally much, some: which
     /// ones depends on the path, so that no replica is favoured. Stops at the depth where enough are found.
     pub fn best(&self, tree: &Tree, cursor: Cursor, most: usize, best: &mut Vec<Match>) {

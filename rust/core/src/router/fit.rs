@@ -28,6 +28,13 @@ pub(super) struct Shortage {
 }
 
 impl Router {
+    /// Whether the turn may go to a replica: the answer of [`Self::candidates`] about one of them.
+    pub(super) fn is_candidate(&self, turn: u32, replica: u32) -> bool {
+        let state = &self.turns[turn];
+        let listed = state.candidates.as_ref().is_none_or(|listed| listed.contains(&replica));
+        listed && self.replicas[replica as usize].alive && (state.avoid != Some(replica) || self.candidates(turn).contains(&replica))
+    }
+
     /// Replicas that may serve the turn. The replica of an earlier attempt is left out while there is another.
     pub(super) fn candidates(&self, turn: u32) -> Vec<u32> {
         let turn = &self.turns[turn];
@@ -143,11 +150,13 @@ impl Router {
     }
 
     /// The numbers of a decision about a turn and a replica.
-    pub(super) fn receipt(&self, turn: u32, replica: Option<u32>, need: u64, limit: f64) -> Receipt {
+    pub(super) fn receipt(&mut self, turn: u32, replica: Option<u32>, need: u64, limit: f64) -> Receipt {
+        self.index.residency.best(&self.index.tree, self.turns[turn].cursor, 1, &mut self.best);
+        let matched = self.best.first().map_or(0, |found| found.blocks);
         let state = &self.turns[turn];
         Receipt {
             prompt_tokens: state.prompt_tokens,
-            matched_tokens: u64::from(self.depths.blocks.iter().copied().max().unwrap_or(0)) * self.block_tokens,
+            matched_tokens: u64::from(matched) * self.block_tokens,
             indexed: state.known_tokens == state.prompt_tokens,
             need_tokens: need * self.block_tokens,
             charge_tokens: replica.map_or(0, |slot| self.ledger.charge(slot) * self.block_tokens),

@@ -29,7 +29,7 @@ use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::estimate::{Estimator, Rate};
 use crate::index::hasher::TextState;
-use crate::index::{Depths, FeedStats, Index, Knowledge, LEAST_BYTES};
+use crate::index::{Depths, FeedStats, Index, Knowledge, LEAST_BYTES, Match};
 use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
 use crate::prompt::{BlockHasher, Prompt};
@@ -137,6 +137,7 @@ pub struct Router {
     paused_paths: bool,
     /// Scratch for index answers, by replica slot.
     depths: Depths,
+    best: Vec<Match>,
 }
 
 impl Router {
@@ -212,6 +213,7 @@ impl Router {
             quiet: BTreeSet::new(),
             paused_paths: false,
             depths: Depths::default(),
+            best: Vec::new(),
         };
         for replica in config.replicas {
             replica.check()?;

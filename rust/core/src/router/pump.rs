@@ -130,9 +130,13 @@ impl Router {
 
     /// Placement cost of a turn, with `self.depths` filled for it.
     pub(super) fn cost_of(&self, turn: u32, replica: u32, reclaimed_tokens: u64) -> f64 {
+        let cached = self.cached_tokens(replica, self.depths.blocks[replica as usize], self.turns[turn].prompt_tokens);
+        self.cost_with(turn, replica, cached, reclaimed_tokens)
+    }
+
+    fn cost_with(&self, turn: u32, replica: u32, cached: u64, reclaimed_tokens: u64) -> f64 {
         let state = &self.turns[turn];
         let output = expected_output(self.limits.workloads[state.workload as usize].output_tokens, state.max_new_tokens);
-        let cached = self.cached_tokens(replica, self.depths.blocks[replica as usize], state.prompt_tokens);
         cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
     }
 
@@ -188,13 +192,10 @@ impl Router {
     pub(super) fn continue_at_home(&mut self, turn: u32, reason: Reason) {
         let session = self.turns[turn].session;
         let home = self.sessions[session].home.expect("the session is charged");
-        let mut depths = std::mem::take(&mut self.depths);
-        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
-        self.depths = depths;
         let state = &self.turns[turn];
         let history = &self.sessions[session];
         // History known by count only lies in the cache of its replica as far as the known part does.
-        let mut depth = self.depths.blocks[home as usize];
+        let mut depth = self.index.residency.depth(&self.index.tree, home, state.cursor);
         if history.history_tokens > history.known_tokens && depth >= self.index.tree.depth(history.trunk) {
             depth = depth.max((history.history_tokens.saturating_sub(1) / self.block_tokens) as u32);
         }
@@ -202,8 +203,9 @@ impl Router {
         let base = self.sessions[session].base_tokens.min(state.prompt_tokens);
         self.sessions[session].base_tokens = base;
         let commit = self.ledger.commit(home);
-        let mut receipt = self.receipt(turn, Some(home), 0, self.tokens(self.limits.replicas[home as usize].ceiling));
-        receipt.cost_s = self.cost_of(turn, home, 0);
+        let ceiling = self.tokens(self.limits.replicas[home as usize].ceiling);
+        let mut receipt = self.receipt(turn, Some(home), 0, ceiling);
+        receipt.cost_s = self.cost_with(turn, home, cached_tokens, 0);
         let verdict = Verdict { status: Status::Placed, replica: Some(home), cached_tokens, alternatives: [None; 3], reason, receipt };
         self.start(turn, verdict);
         self.turns[turn].verdict.receipt.need_tokens = self.ledger.commit(home).saturating_sub(commit) * self.block_tokens;

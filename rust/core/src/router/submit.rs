@@ -57,14 +57,14 @@ impl Router {
     fn decide(&mut self, turn: u32, hold: bool) -> Decision {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
-        let candidates = self.candidates(turn);
         let home = self.sessions[session].home;
-        if let Some(home) = home.filter(|home| blocks <= self.replicas[*home as usize].blocks && candidates.contains(home)) {
+        if let Some(home) = home.filter(|&home| blocks <= self.replicas[home as usize].blocks && self.is_candidate(turn, home)) {
             self.continuation(turn, session, home);
             let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
             self.pump(None);
             return decision;
         }
+        let candidates = self.candidates(turn);
         // Who cannot wait is measured against what the engines can hold, not against the ceilings.
         let fits = |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling } else { self.replicas[slot as usize].blocks };
         if !candidates.is_empty() && !candidates.iter().any(|&slot| fits(slot)) {
@@ -136,7 +136,8 @@ impl Router {
     }
 
     fn reject(&mut self, turn: u32, reason: Reason) -> Decision {
-        let receipt = self.receipt(turn, None, self.prompt_blocks(turn), f64::INFINITY);
+        let blocks = self.prompt_blocks(turn);
+        let receipt = self.receipt(turn, None, blocks, f64::INFINITY);
         let verdict = Verdict { status: Status::Rejected, replica: None, cached_tokens: 0, alternatives: [None; 3], reason, receipt };
         let decision = self.decision(&self.turns[turn], &verdict);
         self.stats.rejected += 1;
