@@ -53,6 +53,8 @@ pub struct PrefixIndexStats {
     pub blocks: u64,
     pub runs: u64,
     pub bytes: u64,
+    /// Calls that named a history that is closed, or never was.
+    pub stale: u64,
     /// Histories whose end is not in the index for want of room.
     pub cut_histories: u64,
     /// Times that blocks or marks were left out for want of room.
@@ -68,6 +70,7 @@ impl PrefixIndexStats {
             ("blocks", self.blocks),
             ("runs", self.runs),
             ("bytes", self.bytes),
+            ("stale", self.stale),
             ("cut_histories", self.cut_histories),
             ("full", self.full),
         ]
@@ -97,6 +100,7 @@ pub struct PrefixIndex {
     histories: Slab<History>,
     serial: u32,
     cut_histories: u64,
+    stale: u64,
     /// Reused space.
     fingerprints: Vec<u64>,
     best: Vec<Match>,
@@ -125,6 +129,7 @@ impl PrefixIndex {
             histories: Slab::default(),
             serial: 0,
             cut_histories: 0,
+            stale: 0,
             fingerprints: Vec::new(),
             best: Vec::new(),
             depths: Depths::default(),
@@ -325,8 +330,9 @@ impl PrefixIndex {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a closed history.
-    pub fn tokens(&self, id: HistoryId) -> Result<u64> {
-        Ok(self.histories[self.slot(id)?].tokens)
+    pub fn tokens(&mut self, id: HistoryId) -> Result<u64> {
+        let slot = self.slot(id)?;
+        Ok(self.histories[slot].tokens)
     }
 
     /// The replica that holds most of a history. O(forks on it), and no token is read.
@@ -388,6 +394,7 @@ impl PrefixIndex {
             blocks: self.index.tree.blocks(),
             runs: self.index.tree.run_count(),
             bytes: self.index.bytes(),
+            stale: self.stale,
             cut_histories: self.cut_histories,
             full: self.index.full_count(),
             feed: self.index.feed_stats(),
@@ -409,15 +416,15 @@ impl PrefixIndex {
         HistoryId(u64::from(serial) << 32 | u64::from(slot))
     }
 
-    fn slot(&self, id: HistoryId) -> Result<u32> {
+    fn slot(&mut self, id: HistoryId) -> Result<u32> {
         let (serial, slot) = ((id.0 >> 32) as u32, id.0 as u32);
         match self.histories.get(slot) {
             Some(history) if history.serial == serial => Ok(slot),
-            _ => Err(Error::InvalidArgument {
-                argument: "history",
-                value: id.0.to_string(),
-                accepted: "a handle from open or fork that is not closed",
-            }),
+            _ => {
+                self.stale += 1;
+                let accepted = "a handle from open or fork that is not closed";
+                Err(Error::InvalidArgument { argument: "history", value: id.0.to_string(), accepted })
+            }
         }
     }
 }

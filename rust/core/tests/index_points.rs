@@ -6,7 +6,7 @@ use turnout_core::error::Error;
 use turnout_core::index::{Cursor, Depths, Index, LEAST_BYTES};
 use turnout_core::prefix_index::{HistoryId, PrefixIndex, PrefixIndexConfig};
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, Decision, ReplicaConfig, RouterConfig, Status, Submit, TurnInput};
+use turnout_core::router::types::{Completion, Decision, ReplicaConfig, RouterConfig, Stats, Status, Submit, TurnInput};
 
 fn router(kv_tokens: f64, replicas: &[&str]) -> Router {
     let replicas = replicas.iter().map(|name| ReplicaConfig::new(name, kv_tokens)).collect();
@@ -69,7 +69,9 @@ fn an_append_fits_the_history_or_changes_nothing() {
             Err(Error::HistoryMismatch { history_tokens: 50, known_tokens: 50, base_tokens: Some(_), .. })
         ));
     }
-    assert_eq!(router.stats(), before, "a refused append leaves everything as it was");
+    let after = router.stats();
+    assert_eq!(after.mismatches, before.mismatches + 3);
+    assert_eq!(Stats { mismatches: 0, ..after }, Stats { mismatches: 0, ..before }, "a refused append changes nothing else");
     let turn = append(&mut router, "s", 50, &[8; 20]).unwrap();
     assert_eq!((turn.status, turn.receipt.prompt_tokens, turn.cached_tokens), (Status::Placed, 70, 48));
 }
@@ -86,6 +88,7 @@ fn unknown_output_is_resident_and_gets_its_ids_later() {
     assert_eq!((next.cached_tokens, router.stats().edited), (96, 0));
     complete(&mut router, &next, &[]);
     assert!(append(&mut router, "s", 120, &[1]).is_ok(), "now every id is known");
+    assert_eq!((router.stats().counted_outputs, router.stats().mismatches), (1, 1));
 }
 
 /// Point 3: what does not continue the history replaces it, and is counted by its reason.
@@ -144,6 +147,29 @@ fn the_last_token_has_no_kv() {
     complete(&mut router, &turn, &[]);
     let hit = |n: usize| router.peek("", &router.hasher().prompt(&tokens(0, n))).first().map_or(0, |holder| holder.1);
     assert_eq!([hit(64), hit(65), hit(48), hit(17), hit(16)], [48, 64, 32, 16, 0]);
+}
+
+/// Point 12: blocks that collide under a hash without a key do not collide here: the key is secret.
+#[test]
+fn permuted_blocks_do_not_collide() {
+    let hasher = index(0).hasher().clone();
+    let unkeyed = |block: &[u32]| block.chunks(2).map(|pair| u64::from(pair[0]) * u64::from(pair[1])).sum::<u64>();
+    let mut block: Vec<u32> = (0..16).collect();
+    let sum = unkeyed(&block);
+    let mut blocks = std::collections::HashSet::new();
+    let mut state = 1u64;
+    for _ in 0..50_000 {
+        // Pairs stay together and change places: without a key the sum of products would be the same each time.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (a, b) = ((state >> 33) as usize % 8, (state >> 40) as usize % 8);
+        block.swap(2 * a, 2 * b);
+        block.swap(2 * a + 1, 2 * b + 1);
+        assert_eq!(unkeyed(&block), sum);
+        blocks.insert(block.clone());
+    }
+    let distinct: std::collections::HashSet<u64> = blocks.iter().map(|block| hasher.fingerprint(block)).collect();
+    assert!(blocks.len() > 10_000);
+    assert_eq!(distinct.len(), blocks.len());
 }
 
 /// Point 6: a run that was trimmed never grows again, so an old cursor into it is stale for ever.
@@ -250,6 +276,7 @@ fn a_history_outlives_its_eviction() {
     assert!(matches!(index.peek(old), Err(Error::InvalidArgument { argument: "history", .. })), "a closed handle is told from a new one");
     let reused = index.open("", &[1], None).unwrap();
     assert!(reused != old && index.peek(old).is_err());
+    assert_eq!(index.stats().stale, 2);
 }
 
 fn pieces() -> impl Strategy<Value = Vec<(usize, Vec<u32>, u32)>> {

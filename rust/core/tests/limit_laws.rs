@@ -196,31 +196,48 @@ fn churn(steps: u64) {
     assert!(index.bytes() < 1_000, "{} bytes when nothing is left", index.bytes());
 }
 
-/// One prompt of a million tokens that forks at every block, and a hundred thousand siblings under one node.
+/// One prompt that forks on its whole length, deepest first, and siblings under one node.
 #[test]
 fn adversarial_shapes_stay_bounded() {
+    adversarial(62_500, 25, 100_000);
+}
+
+/// Blocks of one token: a million-token prompt that forks at every token, and a million siblings. Prints what it took.
+#[test]
+#[ignore = "seconds and hundreds of megabytes"]
+fn adversarial_shapes_at_full_size() {
+    adversarial(1_000_000, 1, 1_000_000);
+}
+
+fn adversarial(blocks: u32, every: usize, siblings: u64) {
+    let started = std::time::Instant::now();
     let mut index = empty();
-    let trunk = chain(1, 62_500);
+    let trunk = chain(1, blocks as usize);
     let root = index.tree.root("");
     let end = index.insert(root, &trunk);
     index.hold(0, end);
     // Forks from the deepest to the first: every hold splits the eviction order once more.
-    for at in (1..62_500).rev().step_by(25) {
+    for at in (1..blocks).rev().step_by(every) {
         let branch = index.tree.ancestor(end, at);
-        let fork = index.insert(branch, &chain(1_000_000 + u64::from(at), 1));
+        let fork = index.insert(branch, &chain(20_000_000 + u64::from(at), 1));
         index.hold(0, fork);
     }
-    assert_eq!(index.residency.resident_blocks(0), 62_500 + 2_500);
+    let forks = (1..blocks).rev().step_by(every).count() as u64;
+    assert_eq!(index.residency.resident_blocks(0), u64::from(blocks) + forks);
+    let (forked, fork_bytes) = (started.elapsed(), index.bytes());
     let parent = index.tree.ancestor(end, 10);
-    for sibling in 0..100_000 {
-        let fork = index.insert(parent, &chain(2_000_000 + sibling, 1));
+    for sibling in 0..siblings {
+        let fork = index.insert(parent, &chain(10_000_000 + sibling, 1));
         index.hold(1, fork);
     }
     // 8 bytes of fingerprint in a slice of 4, a run, a holding and a slot in the table.
-    let per_sibling = (index.bytes() - 65_000 * 9) / 100_000;
+    let per_sibling = (index.bytes() - fork_bytes) / siblings;
     assert!(per_sibling < 256, "{per_sibling} bytes per sibling");
+    let joined = started.elapsed();
     index.enforce(0, 0, false);
     index.enforce(1, 0, false);
     assert_eq!((index.tree.blocks(), index.residency.resident_blocks(1)), (0, 0));
     index.audit().unwrap();
+    let (join, evict) = (joined.saturating_sub(forked), started.elapsed().saturating_sub(joined));
+    println!("{forks} forks: {forked:?}, {fork_bytes} bytes; {siblings} siblings: {join:?}, {per_sibling} bytes each; all evicted: {evict:?}");
 }

@@ -174,6 +174,7 @@ impl Router {
                 history_tokens += output.len() as u64;
             }
             output => {
+                self.stats.counted_outputs += 1;
                 let reported = if placement.reported { placement.output_tokens } else { 0 };
                 history_tokens += output.map(|ids| ids.len() as u64).or(completion.output_tokens).unwrap_or(reported).min(MAX_SEQUENCE_TOKENS);
             }

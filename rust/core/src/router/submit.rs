@@ -32,7 +32,10 @@ impl Router {
         {
             return Ok(decision);
         }
-        self.check_append(submit)?;
+        if let Err(error) = self.check_append(submit) {
+            self.stats.mismatches += u64::from(matches!(error, Error::HistoryMismatch { .. }));
+            return Err(error);
+        }
         self.begin(now);
         // A timer may have ended the session.
         if let Err(error) = self.check_append(submit) {

@@ -390,6 +390,10 @@ pub struct Stats {
     pub shortened: u64,
     /// The same: another namespace was named.
     pub other_namespace: u64,
+    /// Appends that were refused because the history is another, or is not known to its end.
+    pub mismatches: u64,
+    /// Turns that ended with an output known by count only.
+    pub counted_outputs: u64,
     /// Completed turns that found more than two blocks less in the cache than was forecast.
     pub surprises: u64,
     pub index_full: u64,
@@ -409,7 +413,7 @@ pub struct Stats {
 impl Stats {
     /// Every counter with its name, in declaration order.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 29] {
+    pub fn entries(&self) -> [(&'static str, u64); 31] {
         [
             ("submitted", self.submitted),
             ("placed", self.placed),
@@ -427,6 +431,8 @@ impl Stats {
             ("edited", self.edited),
             ("shortened", self.shortened),
             ("other_namespace", self.other_namespace),
+            ("mismatches", self.mismatches),
+            ("counted_outputs", self.counted_outputs),
             ("surprises", self.surprises),
             ("index_full", self.index_full),
             ("paths_dropped", self.paths_dropped),
