@@ -418,8 +418,12 @@ class PrefixIndex:
         """
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and sizes now: histories, blocks, runs, bytes, `stale` (calls with a closed handle),
-        `cut_histories` and `full` (for want of room), and the `feed_` counters."""
+        """Counters since the start, and sizes now.
+
+        Returns:
+            By name. Now: `histories`, `blocks`, `runs`, `bytes`, `cut_histories` (their end is not indexed). Since the
+            start: `stale` (calls with a closed handle), `full` (for want of room), and the `feed_` counters.
+        """
 
     def audit(self) -> None:
         """Recompute every count from scratch.
@@ -821,7 +825,7 @@ class Router:
             By name. Turns since the start: `submitted`, `placed`, `held`, `rejected`, `expired`, `lost`, `completed`,
             `aborted`, `forced`. Sessions since the start: `sessions_finished`, `sessions_dropped`, `pauses`, `moves`,
             `lost_tokens`; prompts that did not continue the history: `edited`, `shortened`, `other_namespace`.
-            Index since the start: `mismatches` (refused appends), `counted_outputs` (turns whose output ids are not known),
+            Index since the start: `mismatches` (refused appends), `counted_outputs` (turns whose output has no ids),
             `surprises` (turns that found more than two blocks less cached than was forecast),
             `index_full`, `paths_dropped`, and the `feed_` counters of cache events. Events since the start: `late`,
             `unknown`, `clock_clamped`. Now: `open_turns`, `held_turns`,
