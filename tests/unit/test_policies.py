@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from turnout.errors import InvalidArgument, PolicyError, UnknownPolicy
-from turnout.policies import FleetView, Limits, Misa, MisaT, Open, Policy, StaticCap, lookup
+from turnout.policies import BlockTime, FleetView, Limits, Misa, MisaT, Open, Policy, StaticCap, lookup
 from turnout.policies.misa import unfinished
 
 NONE = Limits()
@@ -273,7 +273,7 @@ class TestLookup:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("fifo", "got 'fifo', accepted is open, static-cap, misa, misa-t, static-cap:N"),
+            ("fifo", "got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, static-cap:N"),
             ("", "got '', accepted is open"),
             ("static-cap:0", "got 'static-cap:0', accepted is static-cap:N with a whole number N >= 1"),
             ("static-cap:many", "accepted is static-cap:N with a whole number"),
@@ -286,3 +286,68 @@ class TestLookup:
     def test_unknown_names_say_what_exists(self, name: str, message: str) -> None:
         with pytest.raises(UnknownPolicy, match=message):
             lookup(name)
+
+
+class TestBlockTime:
+    """The ceiling learns from what continuations miss; everything else follows from the view."""
+
+    @staticmethod
+    def view(turns: int, forecast: float, missing: float, **columns: object) -> FleetView:
+        return FleetView.build(
+            ["r0", "r1"],
+            ["agent", "rlvr"],
+            kv_tokens=1_000_000,
+            prefill_tokens_per_s=[20_000.0, 50_000.0],
+            reported_turns=[turns, 0],
+            forecast_tokens=[forecast, 0],
+            missing_tokens=[missing, 0],
+            **columns,
+        )
+
+    def test_limits_of_a_quiet_fleet(self) -> None:
+        view = self.view(0, 0, 0, growth_tokens=[8_000, 60_000], output_tokens=[500, 9_000], target=[0.7, 0.3])
+        limits = BlockTime(2.0).limits(view, NONE)
+        assert limits.ceiling_tokens.tolist() == [950_000, 950_000]
+        assert limits.overflow_tokens.tolist() == [980_000, 980_000]
+        assert limits.lease_s.tolist() == [[100, 100], [40, 40]]
+        assert (limits.growth_tokens.tolist(), limits.output_tokens.tolist()) == ([8_000, 60_000], [500, 9_000])
+        assert limits.weight.tolist() == [0.7, 0.3]
+
+    def test_misses_cut_the_ceiling_once_the_last_cut_has_taken_effect(self) -> None:
+        policy = BlockTime()
+
+        def step(last: Limits, turns: int, missing: float, commit: float, **columns: object) -> Limits:
+            view = self.view(turns, 10_000.0 * turns, missing, commit_tokens=[commit, 0], elapsed_s=60.0, **columns)
+            return policy.limits(view, last)
+
+        first = step(NONE, 31, 310_000, 0)
+        assert first.ceiling_tokens[0] == 950_000, "31 continuations are not enough"
+        cut = step(first, 32, 320_000, 900_000)
+        assert cut.ceiling_tokens.tolist() == [950_000 * 0.95, 950_000], "and it is that replica's alone"
+        assert step(cut, 63, 630_000, 0).ceiling_tokens[0] == 950_000 * 0.95, "what was judged is not judged again"
+        full = step(cut, 64, 640_000, 940_000)
+        assert full.ceiling_tokens[0] == 950_000 * 0.95, "its sessions have not left yet"
+        again = step(cut, 64, 640_000, 900_000)
+        assert again.ceiling_tokens[0] == pytest.approx(950_000 * 0.95**2)
+        few = step(cut, 64, 320_000 + 15_000, 0)
+        assert few.ceiling_tokens[0] == 950_000 * 0.95, "less than 5 % is missing"
+        raised = step(again, 96, 640_000, 0, held_new=[1, 0])
+        assert raised.ceiling_tokens[0] == pytest.approx(950_000 * (0.95**2 + 0.005)), (
+            "half a percent a minute while it binds"
+        )
+        least = again
+        for turns in range(96, 96 + 32 * 20, 32):
+            least = step(least, turns, 10_000.0 * turns, 0)
+        assert least.ceiling_tokens[0] == pytest.approx(950_000 * 0.7)
+
+    def test_a_replica_that_came_back_counts_from_zero(self) -> None:
+        policy = BlockTime()
+        cut = policy.limits(self.view(40, 400_000, 400_000), NONE)
+        assert cut.ceiling_tokens[0] == 950_000 * 0.95
+        anew = policy.limits(self.view(3, 30_000, 30_000), cut)
+        assert anew.ceiling_tokens[0] == 950_000 * 0.95
+
+    @pytest.mark.parametrize("kappa", [0, -1.0, math.inf, math.nan, True, "1"])
+    def test_a_bad_factor_is_refused(self, kappa: object) -> None:
+        with pytest.raises(InvalidArgument, match="kappa"):
+            BlockTime(kappa)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Final
 
 from turnout.errors import UnknownPolicy
+from turnout.policies.block_time import BlockTime
 from turnout.policies.contract import Policy
 from turnout.policies.misa import Misa, MisaT
 from turnout.policies.open import Open
@@ -20,6 +21,7 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "static-cap": StaticCap,
     "misa": Misa,
     "misa-t": MisaT,
+    "block-time": BlockTime,
 }
 """The shipped policies by name."""
 
@@ -30,8 +32,9 @@ def lookup(name: str) -> Policy:
     """Make the policy of this name.
 
     Args:
-        name: A shipped name (`open`, `static-cap`, `static-cap:24`, `misa`, `misa-t`), or `package.module:attribute`
-            where the attribute is a policy, or a class or function that makes one without arguments.
+        name: A shipped name (`open`, `static-cap`, `static-cap:24`, `misa`, `misa-t`, `block-time`), or
+            `package.module:attribute` where the attribute is a policy, or a class or function that makes one without
+            arguments.
 
     Returns:
         A new policy (the attribute itself where it is an instance).
@@ -44,8 +47,8 @@ def lookup(name: str) -> Policy:
         24
         >>> lookup("fifo")
         Traceback (most recent call last):
-        turnout.errors.UnknownPolicy: policy: got 'fifo', accepted is open, static-cap, misa, misa-t, static-cap:N \
-(N sessions per replica) or package.module:Class
+        turnout.errors.UnknownPolicy: policy: got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, \
+static-cap:N (N sessions per replica) or package.module:Class
     """
     if name in POLICIES:
         return POLICIES[name]()

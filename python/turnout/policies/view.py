@@ -41,6 +41,9 @@ _COLUMNS: Final[dict[str, _Column]] = {
     "resident_tokens": _Column("R", "f8", 0),
     "backlog_tokens": _Column("R", "f8", 0),
     "running_turns": _Column("R", "i8", 0),
+    "reported_turns": _Column("R", "i8", 0),
+    "forecast_tokens": _Column("R", "f8", 0),
+    "missing_tokens": _Column("R", "f8", 0),
     "stalled": _Column("R", "?", 0),
     "prefill_tokens_per_s": _Column("R", "f8", 20_000),
     "sessions_running": _Column("RW", "i8", 0),
@@ -95,6 +98,9 @@ class FleetView:
         resident_tokens: (R,) tokens judged to be in the engine's cache.
         backlog_tokens: (R,) uncached prompt tokens of placed turns that have not reported a first token.
         running_turns: (R,) int64, turns placed and not ended.
+        reported_turns: (R,) int64, continuations that said what they found in the cache, since the replica came.
+        forecast_tokens: (R,) prompt tokens of those that were judged to be in the cache.
+        missing_tokens: (R,) the part of `forecast_tokens` that was not there: the replica holds less than is charged.
         stalled: (R,) bool, nothing is charged and somebody waits.
         prefill_tokens_per_s: (R,) prefill rate P, uncached tokens per second.
         sessions_running: (R, W) int64, charged sessions with an open turn.
@@ -148,6 +154,9 @@ class FleetView:
     resident_tokens: Floats
     backlog_tokens: Floats
     running_turns: Ints
+    reported_turns: Ints
+    forecast_tokens: Floats
+    missing_tokens: Floats
     stalled: Bools
     prefill_tokens_per_s: Floats
     sessions_running: Ints

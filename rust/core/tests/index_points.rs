@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use turnout_core::control::limits::Limits;
+use turnout_core::control::view::Values;
 use turnout_core::error::Error;
 use turnout_core::index::{Cursor, Depths, Index, LEAST_BYTES};
 use turnout_core::prefix_index::{HistoryId, PrefixIndex, PrefixIndexConfig};
@@ -128,6 +129,11 @@ fn surprises_are_counted() {
         router.complete(0, &turn.turn, &Completion { cached_tokens: Some(cached), output: Some(&[]), ..Completion::default() }).unwrap();
         assert_eq!(router.stats().surprises, surprises);
     }
+    // A policy sees the sums: three continuations, 320 tokens forecast for each, 0, 32 and 320 of them missing.
+    let view = router.view(0);
+    let column = |name: &str| view.column(name).expect("there").values.clone();
+    assert_eq!(column("reported_turns"), Values::I64(vec![3]));
+    assert_eq!((column("forecast_tokens"), column("missing_tokens")), (Values::F64(vec![960.0]), Values::F64(vec![352.0])));
 }
 
 /// Point 5, with the pages that a real engine kept: 240 + 16 tokens leave 15 of 16, 300 + 250 leave 34, and a prompt never hits whole.

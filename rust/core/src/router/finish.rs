@@ -152,12 +152,25 @@ impl Router {
             } else {
                 0
             };
-            let forecast = self.turns[turn].verdict.cached_tokens;
-            self.stats.surprises += u64::from(completion.cached_tokens.is_some_and(|cached| cached + 2 * self.block_tokens < forecast));
+            self.note_cached(turn, home, completion.cached_tokens);
             self.workloads[self.turns[turn].workload as usize].estimator.turn(output);
         }
         self.enforce_residency(home);
         self.relieve(home);
+    }
+
+    /// Compares what the turn found in the cache with what was forecast. Only continuations of charged sessions say how full the
+    /// replica is: others may miss for reasons of their own.
+    fn note_cached(&mut self, turn: u32, home: u32, cached_tokens: Option<u64>) {
+        let Some(cached) = cached_tokens else { return };
+        let verdict = &self.turns[turn].verdict;
+        let missing = verdict.cached_tokens.saturating_sub(cached);
+        self.stats.surprises += u64::from(missing > 2 * self.block_tokens);
+        let flushed = placed(&self.turns[turn]).is_some_and(|placement| placement.residency_epoch != Some(self.index.residency.epoch(home)));
+        if verdict.reason == Reason::Continuation && !flushed {
+            let [turns, forecast, short] = &mut self.replicas[home as usize].shortfall;
+            (*turns, *forecast, *short) = (*turns + 1, *forecast + verdict.cached_tokens, *short + missing);
+        }
     }
 
     /// Makes prompt and output of a turn the session's history, unless a turn submitted later already did.

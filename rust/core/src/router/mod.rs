@@ -55,6 +55,8 @@ struct Replica {
     prefill_until: Nanos,
     /// Placed turns without a first token.
     prefilling: u64,
+    /// Continuations that said what they found in the cache, the tokens that were forecast for them, and those that were missing.
+    shortfall: [u64; 3],
     /// Blocks that idle sessions lost to the engine's eviction since limits were applied last.
     lost_blocks: u64,
     /// The blocked turn it drains for.
@@ -437,6 +439,7 @@ impl Router {
             weights_epoch,
             prefill_until: 0,
             prefilling: 0,
+            shortfall: [0; 3],
             lost_blocks: 0,
             reserved_for: None,
             idle: vec![BTreeSet::new(); self.workloads.len()],

@@ -57,6 +57,9 @@ impl Router {
             column("resident_tokens", tokens(&|slot| self.index.residency.resident_blocks(slot))),
             column("backlog_tokens", Values::F64(self.live().map(|slot| prefilling[slot as usize] as f64).collect())),
             column("running_turns", Values::I64(self.live().map(|slot| self.ledger.replica(slot).turns.cast_signed()).collect())),
+            column("reported_turns", Values::I64(self.live().map(|slot| state(slot).shortfall[0].cast_signed()).collect())),
+            column("forecast_tokens", Values::F64(self.live().map(|slot| state(slot).shortfall[1] as f64).collect())),
+            column("missing_tokens", Values::F64(self.live().map(|slot| state(slot).shortfall[2] as f64).collect())),
             column("stalled", Values::Bool(self.live().map(stalled).collect())),
             column("prefill_tokens_per_s", Values::F64(self.live().map(|slot| state(slot).config.prefill_tokens_per_s).collect())),
         ]
