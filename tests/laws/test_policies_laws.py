@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.policies import BlockTime, FleetView, Limits, Misa, MisaT, Open, Policy, StaticCap
+from turnout.policies import BlockTime, FleetView, LeaseGate, Limits, Misa, MisaT, Open, Policy, StaticCap
 from turnout.policies.misa import CEILING_SHARE, unfinished
 
-POLICIES = [Open(), StaticCap(5), BlockTime(), Misa(), Misa(paper=True), MisaT(), MisaT(paper=True)]
+POLICIES = [
+    Open(),
+    StaticCap(5),
+    BlockTime(),
+    BlockTime(2.0, reserve_growth=True),
+    LeaseGate(),
+    Misa(),
+    Misa(paper=True),
+    MisaT(),
+    MisaT(paper=True),
+]
 QUOTAS = [policy for policy in POLICIES if isinstance(policy, Misa | MisaT)]
 
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda p: f"{type(p).__name__}-{vars(p)}")

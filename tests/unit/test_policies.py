@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from turnout.errors import InvalidArgument, PolicyError, UnknownPolicy
-from turnout.policies import BlockTime, FleetView, Limits, Misa, MisaT, Open, Policy, StaticCap, lookup
+from turnout.policies import BlockTime, FleetView, LeaseGate, Limits, Misa, MisaT, Open, Policy, StaticCap, lookup
 from turnout.policies.misa import unfinished
 
 NONE = Limits()
@@ -273,7 +273,7 @@ class TestLookup:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("fifo", "got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, static-cap:N"),
+            ("fifo", "got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, lease-gate, static-cap:N"),
             ("", "got '', accepted is open"),
             ("static-cap:0", "got 'static-cap:0', accepted is static-cap:N with a whole number N >= 1"),
             ("static-cap:many", "accepted is static-cap:N with a whole number"),
@@ -306,7 +306,8 @@ class TestBlockTime:
 
     def test_limits_of_a_quiet_fleet(self) -> None:
         view = self.view(0, 0, 0, growth_tokens=[8_000, 60_000], output_tokens=[500, 9_000], target=[0.7, 0.3])
-        limits = BlockTime(2.0).limits(view, NONE)
+        assert BlockTime().limits(view, NONE).growth_tokens is None
+        limits = BlockTime(2.0, reserve_growth=True).limits(view, NONE)
         assert limits.ceiling_tokens.tolist() == [950_000, 950_000]
         assert limits.overflow_tokens.tolist() == [980_000, 980_000]
         assert limits.lease_s.tolist() == [[100, 100], [40, 40]]
@@ -351,3 +352,9 @@ class TestBlockTime:
     def test_a_bad_factor_is_refused(self, kappa: object) -> None:
         with pytest.raises(InvalidArgument, match="kappa"):
             BlockTime(kappa)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lease_s", [-1, 601, math.nan, True, "30"])
+def test_a_bad_lease_is_refused(lease_s: object) -> None:
+    with pytest.raises(InvalidArgument, match="lease_s"):
+        LeaseGate(lease_s)  # type: ignore[arg-type]

@@ -6,9 +6,22 @@ this package only.
 
 from turnout.policies.block_time import BlockTime
 from turnout.policies.contract import FleetView, Limits, Policy
+from turnout.policies.lease_gate import LeaseGate
 from turnout.policies.misa import Misa, MisaT
 from turnout.policies.open import Open
 from turnout.policies.registry import POLICIES, lookup
 from turnout.policies.static_cap import StaticCap
 
-__all__ = ["POLICIES", "BlockTime", "FleetView", "Limits", "Misa", "MisaT", "Open", "Policy", "StaticCap", "lookup"]
+__all__ = [
+    "POLICIES",
+    "BlockTime",
+    "FleetView",
+    "LeaseGate",
+    "Limits",
+    "Misa",
+    "MisaT",
+    "Open",
+    "Policy",
+    "StaticCap",
+    "lookup",
+]

@@ -1,4 +1,4 @@
-"""Block-time: admission by expected peaks, leases by what a pause costs, and a ceiling that learns from misses."""
+"""Block-time: a ceiling on what sessions hold, leases by what a pause costs, and a ceiling that learns from misses."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ EVIDENCE_TURNS: Final = 32
 
 
 class BlockTime:
-    """Ceilings on expected peaks, with leases priced by ski rental; our own, the sum of what the quotas leave out.
+    """A ceiling on tokens, with leases priced by ski rental; our own, the sum of what the quotas leave out.
 
-    The ceiling of 0.95 B binds on commit: what sessions hold, plus what they are expected to grow to (phi with the mean
-    final growth L of their workload). An idle session keeps its KV for kappa B / P seconds: to hold c of B tokens for
+    The ceiling of 0.95 B binds on what sessions hold and on the output that running turns are expected to produce. An
+    idle session keeps its KV for kappa B / P seconds: to hold c of B tokens for
     B / P seconds keeps others out for as long as it takes to prefill c tokens again, so that is when holding has cost
     as much as a pause would. Workloads take turns in proportion to their target. Where more than 5 % of the cached
     tokens that were forecast for continuations are missing, the engine holds less than its books say: the ceiling is
@@ -42,6 +42,9 @@ class BlockTime:
 
     Args:
         kappa: Factor on the lease, above 0.
+        reserve_growth: True also reserves what every session is expected to grow to (phi with the mean final growth L
+            of its workload). It avoids pauses and keeps room free: on the loads measured so far it costs more than
+            it saves.
 
     Raises:
         InvalidArgument: `kappa` is not a finite number above 0.
@@ -54,11 +57,12 @@ class BlockTime:
         (array([950000.]), array([[50.]]))
     """
 
-    def __init__(self, kappa: float = 1.0) -> None:
-        """Store the factor."""
+    def __init__(self, kappa: float = 1.0, *, reserve_growth: bool = False) -> None:
+        """Store the factor, and whether growth is reserved."""
         if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 < kappa < float("inf"):
             raise InvalidArgument(f"kappa: got {kappa!r}, accepted is a finite number above 0")
         self.kappa = float(kappa)
+        self.reserve_growth = reserve_growth
 
     def limits(self, view: FleetView, last: Limits) -> Limits:
         """Set ceilings, overflow, leases, growth, output and weights, see `Policy.limits`."""
@@ -69,7 +73,7 @@ class BlockTime:
         return Limits(
             ceiling_tokens=CEILING_SHARE * factor * view.kv_tokens,
             overflow_tokens=OVERFLOW_SHARE * view.kv_tokens,
-            growth_tokens=view.growth_tokens,
+            growth_tokens=view.growth_tokens if self.reserve_growth else None,
             output_tokens=view.output_tokens,
             lease_s=np.repeat(lease[:, None], len(view.workloads), axis=1),
             weight=np.maximum(target, 1e-3),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from turnout.errors import UnknownPolicy
 from turnout.policies.block_time import BlockTime
 from turnout.policies.contract import Policy
+from turnout.policies.lease_gate import LeaseGate
 from turnout.policies.misa import Misa, MisaT
 from turnout.policies.open import Open
 from turnout.policies.static_cap import StaticCap
@@ -22,6 +23,7 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "misa": Misa,
     "misa-t": MisaT,
     "block-time": BlockTime,
+    "lease-gate": LeaseGate,
 }
 """The shipped policies by name."""
 
@@ -32,7 +34,8 @@ def lookup(name: str) -> Policy:
     """Make the policy of this name.
 
     Args:
-        name: A shipped name (`open`, `static-cap`, `static-cap:24`, `misa`, `misa-t`, `block-time`), or
+        name: A shipped name (`open`, `static-cap`, `static-cap:24`, `misa`, `misa-t`, `block-time`,
+            `lease-gate`), or
             `package.module:attribute` where the attribute is a policy, or a class or function that makes one without
             arguments.
 
@@ -48,7 +51,7 @@ def lookup(name: str) -> Policy:
         >>> lookup("fifo")
         Traceback (most recent call last):
         turnout.errors.UnknownPolicy: policy: got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, \
-static-cap:N (N sessions per replica) or package.module:Class
+lease-gate, static-cap:N (N sessions per replica) or package.module:Class
     """
     if name in POLICIES:
         return POLICIES[name]()
