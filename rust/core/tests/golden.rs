@@ -456,3 +456,27 @@ fn an_idle_session_loses_what_the_engine_evicts() {
     fleet.end(7 * SECOND, "c");
     assert_eq!(fleet.books(7 * SECOND), (0.0, 0.0));
 }
+
+/// A flush frees those who were there: who was admitted since, on a replica that came back under its number, stays. Block 16.
+#[test]
+fn a_replica_that_came_back_frees_nobody() {
+    let mut fleet = Fleet::new(16, &[("r1", 1e6), ("r2", 1e6)], &["w"]);
+    fleet.router.lose_replica(0, "r1").unwrap();
+    fleet.router.add_replica(0, ReplicaConfig::new("r1", 1e6)).unwrap();
+    // Another session makes r1 the dearer one, and nothing of a's short prompt is ever cached.
+    let (prompt, other) = (fleet.prompt(&[(0, 4)]), fleet.prompt(&[(1_000, 1_600)]));
+    let only_r1 = Some(&["r1"][..]);
+    fleet.router.submit(1, &Submit { session: Some("b"), candidates: only_r1, ..Submit::new(TurnInput::Prompt(&other)) }).unwrap();
+    let submit = |router: &mut Router, now, only: Option<&[&str]>| {
+        router.submit(now, &Submit { session: Some("a"), candidates: only, ..Submit::new(TurnInput::Prompt(&prompt)) }).unwrap()
+    };
+    let first = submit(&mut fleet.router, 1, only_r1);
+    // It never completed a turn, but what it generated is its history.
+    fleet.router.abort(2, &first.turn, &Completion { output: Some(&[7; 16]), ..Completion::default() }).unwrap();
+    for now in 3..20 {
+        let next = submit(&mut fleet.router, now, None);
+        assert_eq!((next.reason, next.replica.as_deref()), (Reason::Continuation, Some("r1")));
+        fleet.router.abort(now, &next.turn, &Completion { output: Some(&[7]), ..Completion::default() }).unwrap();
+    }
+    fleet.router.audit().unwrap();
+}

@@ -66,6 +66,8 @@ impl Router {
         debug_assert!(state.home.is_none());
         state.run_meter(now);
         state.home = Some(home);
+        // What was flushed before it came is no reason to move.
+        state.weights_epoch = self.replicas[home as usize].weights_epoch;
         state.meter.added_blocks = 0;
         state.idle_since = now;
         let workload = state.workload;
@@ -183,7 +185,9 @@ impl Router {
     /// Takes back a pause of the same event.
     pub(super) fn unpause(&mut self, session: u32, home: u32, idle_since: u64, claimed: Cursor) {
         let before = self.ledger.charge(home);
+        let weights_epoch = self.sessions[session].weights_epoch;
         self.charge_session(session, home);
+        self.sessions[session].weights_epoch = weights_epoch;
         let workload = self.sessions[session].workload;
         let idle = &mut self.replicas[home as usize].idle[workload as usize];
         idle.remove(&(self.now, session));
