@@ -4,7 +4,7 @@
 //! [`PrefixIndex::fork`] and is let go by [`PrefixIndex::close`]; asking who holds it never reads its tokens again.
 
 use crate::error::{Error, Result};
-use crate::index::{Applied, CacheEvent, Cursor, Depths, FeedStats, Index, LEAST_BYTES, Match};
+use crate::index::{Applied, CacheEvent, Cursor, Depths, FeedStats, Index, Match};
 use crate::prompt::{BlockHasher, HashKey};
 use crate::sessions::Slab;
 use crate::units::{UNBOUNDED_BLOCKS, capacity_blocks};
@@ -114,17 +114,11 @@ impl PrefixIndex {
     /// [`Error::InvalidArgument`] for a block size or a limit out of range.
     #[allow(clippy::missing_panics_doc, reason = "8 bytes are 8 bytes")]
     pub fn new(config: &PrefixIndexConfig) -> Result<Self> {
-        if config.index_bytes < LEAST_BYTES {
-            return Err(Error::InvalidArgument {
-                argument: "index_bytes",
-                value: config.index_bytes.to_string(),
-                accepted: "at least 1,048,576 bytes",
-            });
-        }
         let seed = u64::from_le_bytes(config.hash_key.0[..8].try_into().expect("8 bytes"));
+        let index = Index::new(seed).with_limit(config.index_bytes)?;
         Ok(Self {
             hasher: BlockHasher::new(&config.hash_key, config.block_tokens)?,
-            index: Index::new(seed).with_limit(config.index_bytes),
+            index,
             capacities: Vec::new(),
             histories: Slab::default(),
             serial: 0,
@@ -233,27 +227,16 @@ impl PrefixIndex {
         Ok(self.histories[id.0 as u32].tokens)
     }
 
-    fn grow(&mut self, id: HistoryId, mut tokens: &[u32], replica: Option<u32>) {
+    fn grow(&mut self, id: HistoryId, tokens: &[u32], replica: Option<u32>) {
         let block = self.hasher.block_tokens() as usize;
         let history = &mut self.histories[id.0 as u32];
         history.tokens += tokens.len() as u64;
         let old = history.cursor;
         if !history.cut {
+            // At once, so that a history that grows takes memory once. Larger blocks take what they need.
+            history.tail.reserve_exact(block.min(64).saturating_sub(history.tail.len()));
             self.fingerprints.clear();
-            if !history.tail.is_empty() {
-                let (first, rest) = tokens.split_at(tokens.len().min(block - history.tail.len()));
-                history.tail.extend_from_slice(first);
-                tokens = rest;
-                if history.tail.len() == block {
-                    self.fingerprints.push(self.hasher.fingerprint(&history.tail));
-                    history.tail.clear();
-                }
-            }
-            if history.tail.is_empty() {
-                // At once, so that a history that grows takes memory once. Larger blocks take what they need.
-                history.tail.reserve_exact(block.min(64));
-                history.tail.extend_from_slice(self.hasher.hash_into(tokens, &mut self.fingerprints));
-            }
+            self.hasher.hash_after(&mut history.tail, tokens, &mut self.fingerprints);
             let end = self.index.insert(old, &self.fingerprints);
             if self.index.tree.depth(end) < self.index.tree.depth(old) + self.fingerprints.len() as u32 {
                 history.cut = true;

@@ -95,6 +95,22 @@ impl BlockHasher {
         rest
     }
 
+    /// [`hash_into`](Self::hash_into) of tokens that follow a partial block; what follows the last full block becomes the new `tail`.
+    pub(crate) fn hash_after(&self, tail: &mut Vec<u32>, mut tokens: &[u32], out: &mut Vec<u64>) {
+        let block = self.key.len();
+        if !tail.is_empty() {
+            let (first, rest) = tokens.split_at(tokens.len().min(block - tail.len()));
+            tail.extend_from_slice(first);
+            if tail.len() < block {
+                return;
+            }
+            out.push(self.fingerprint(tail));
+            tail.clear();
+            tokens = rest;
+        }
+        tail.extend_from_slice(self.hash_into(tokens, out));
+    }
+
     /// Hashes a whole prompt.
     #[must_use]
     pub fn prompt(&self, tokens: &[u32]) -> Prompt {
@@ -118,20 +134,9 @@ impl Prompt {
     ///
     /// # Panics
     /// When `hasher` has another block size than the one this prompt was made with.
-    pub fn extend(&mut self, hasher: &BlockHasher, mut tokens: &[u32]) {
+    pub fn extend(&mut self, hasher: &BlockHasher, tokens: &[u32]) {
         assert_eq!(self.block_tokens, hasher.block_tokens(), "one prompt, one block size");
-        let block = self.block_tokens as usize;
-        if !self.tail.is_empty() {
-            let take = tokens.len().min(block - self.tail.len());
-            self.tail.extend_from_slice(&tokens[..take]);
-            tokens = &tokens[take..];
-            if self.tail.len() < block {
-                return;
-            }
-            self.fingerprints.push(hasher.fingerprint(&self.tail));
-            self.tail.clear();
-        }
-        self.tail.extend_from_slice(hasher.hash_into(tokens, &mut self.fingerprints));
+        hasher.hash_after(&mut self.tail, tokens, &mut self.fingerprints);
     }
 
     /// A prompt from parts that were hashed elsewhere with the same key.

@@ -70,7 +70,7 @@ proptest! {
 
     #[test]
     fn memory_never_exceeds_its_limit(operations in proptest::collection::vec(operation(), 1..60)) {
-        let mut index = empty().with_limit(LEAST_BYTES);
+        let mut index = empty().with_limit(LEAST_BYTES).unwrap();
         let mut kept: Vec<Kept> = Vec::new();
         for (seed, operation) in operations.into_iter().enumerate() {
             match operation {

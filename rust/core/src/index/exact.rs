@@ -4,7 +4,7 @@
 #[derive(Debug, Default)]
 pub(super) struct Exact {
     /// By block: how many engine blocks say that it is there (one, or one per data-parallel rank). No trailing zeros.
-    counts: Vec<u16>,
+    counts: Vec<u32>,
     /// Blocks before the first hole.
     cutoff: u32,
 }
@@ -33,19 +33,16 @@ impl Exact {
         self.counts.is_empty()
     }
 
-    /// A block is there once more; `false` when that cannot be counted.
-    #[must_use]
-    pub(super) fn store(&mut self, block: u32) -> bool {
+    /// A block is there once more.
+    pub(super) fn store(&mut self, block: u32) {
         let at = block as usize;
         if self.counts.len() <= at {
             self.counts.resize(at + 1, 0);
         }
-        let Some(count) = self.counts[at].checked_add(1) else { return false };
-        self.counts[at] = count;
+        self.counts[at] += 1;
         while self.is_held(self.cutoff) {
             self.cutoff += 1;
         }
-        true
     }
 
     /// A block is there once less.
@@ -67,7 +64,7 @@ impl Exact {
     }
 
     pub(super) fn heap_bytes(&self) -> u64 {
-        (size_of::<Self>() + self.counts.capacity() * 2) as u64
+        (size_of::<Self>() + self.counts.capacity() * 4) as u64
     }
 
     /// Recomputes the cutoff: for the audit.
@@ -89,7 +86,7 @@ mod tests {
             let mut model = [0u16; 12];
             for (store, block) in operations {
                 if store {
-                    prop_assert!(exact.store(block));
+                    exact.store(block);
                     model[block as usize] += 1;
                 } else if model[block as usize] > 0 {
                     exact.remove(block);

@@ -186,6 +186,13 @@ impl Feeds {
     }
 }
 
+/// The places of all entries, in an order that does not depend on the table.
+fn places(entries: HashMap<u64, Entry, MixState>) -> impl Iterator<Item = Place> {
+    let mut entries: Vec<(u64, Entry)> = entries.into_iter().collect();
+    entries.sort_unstable_by_key(|entry| entry.0);
+    entries.into_iter().map(|(_, entry)| entry.place)
+}
+
 impl Index {
     /// Applies a batch of cache events that an engine published under the number `sequence`. A batch is applied whole or not at all.
     ///
@@ -259,8 +266,8 @@ impl Index {
     pub fn end_feeds(&mut self, replica: u32) {
         self.residency.set_knowledge(&mut self.tree, replica, Knowledge::Own);
         let publishers = std::mem::take(self.feeds.of(replica));
-        for entry in publishers.into_iter().flat_map(|publisher| publisher.entries.into_values()) {
-            if let Place::Inside { before, .. } = entry.place {
+        for place in publishers.into_iter().flat_map(|publisher| places(publisher.entries)) {
+            if let Place::Inside { before, .. } = place {
                 self.unanchor(before);
             }
         }
@@ -282,10 +289,7 @@ impl Index {
         publisher.from_start = true;
         let seed = MixState(self.feeds.seed);
         let entries = std::mem::replace(&mut self.feeds.of(replica)[at].entries, HashMap::with_hasher(seed));
-        let mut places: Vec<(u64, Place)> = entries.into_iter().map(|(hash, entry)| (hash, entry.place)).collect();
-        // In an order that does not depend on the table.
-        places.sort_unstable_by_key(|place| place.0);
-        for (_, place) in places {
+        for place in places(entries) {
             self.unplace(replica, &place);
         }
     }
@@ -311,7 +315,8 @@ impl Index {
         self.tree.anchor(start);
         let known = tail.len() as u32;
         let all: Arc<[u32]> = [&tail, tokens].concat().into();
-        let mut fingerprints = hasher.prompt(&all).fingerprints().to_vec();
+        let mut fingerprints = Vec::new();
+        hasher.hash_into(&all, &mut fingerprints);
         for (at, fingerprint) in fingerprints.iter_mut().enumerate() {
             // Engine blocks that reach into this index block.
             let from = (at as u32 * block).saturating_sub(known) / block_tokens;
@@ -356,9 +361,7 @@ impl Index {
         match &place {
             Place::Blocks { run, offset, covers } => {
                 for (run, block) in self.covered(*run, *offset, *covers) {
-                    // 65,535 ranks of one replica would have to hold the block for this to fail.
-                    let counted = self.residency.report(&mut self.tree, replica, run, |exact| exact.store(block));
-                    debug_assert!(counted);
+                    self.residency.report(&mut self.tree, replica, run, |exact| exact.store(block));
                 }
             }
             Place::Inside { before, .. } => self.tree.anchor(*before),
@@ -406,10 +409,7 @@ impl Index {
         match place {
             Place::Blocks { run, offset, covers } => {
                 for (run, block) in self.covered(*run, *offset, *covers) {
-                    self.residency.report(&mut self.tree, replica, run, |exact| {
-                        exact.remove(block);
-                        true
-                    });
+                    self.residency.report(&mut self.tree, replica, run, |exact| exact.remove(block));
                 }
             }
             Place::Inside { before, .. } => self.unanchor(*before),

@@ -124,17 +124,18 @@ impl Holders {
         (many.reaching, many.holding_more, many.changes) = (0, 0, 0);
         many.reach.fill(0);
         many.beyond.fill(0);
-        for holder in many.all.clone() {
+        for at in 0..many.all.len() {
+            let holder = many.all[at];
             many.note(holder.replica, blocks_of(holder.id));
         }
     }
 
-    /// The level, and cyclically from `start` those that hold more, then all that reach it. Nothing where there are few holders.
+    /// The level; nothing where there are few holders.
     pub(super) fn level(&self) -> Option<u32> {
         self.many.as_ref().map(|many| many.level).filter(|&level| level != NO_LEVEL)
     }
 
-    /// Replicas that hold more than the level.
+    /// Replicas that hold more than the level, cyclically from `start`.
     pub(super) fn beyond_level(&self, start: u32) -> impl Iterator<Item = u32> + '_ {
         cyclic(self.many.as_ref().map_or(&[], |many| &many.beyond), start)
     }
@@ -144,7 +145,7 @@ impl Holders {
         self.many.as_ref().is_some_and(|many| bit(&many.beyond, replica))
     }
 
-    /// Replicas that hold at least the level, those that hold more included.
+    /// Replicas that hold at least the level, those that hold more included, cyclically from `start`.
     pub(super) fn at_level(&self, start: u32) -> impl Iterator<Item = u32> + '_ {
         cyclic(self.many.as_ref().map_or(&[], |many| &many.reach), start)
     }

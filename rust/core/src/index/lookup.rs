@@ -1,7 +1,7 @@
 //! Who holds how much of a path: of all replicas, or the best few of many.
 
 use super::residency::{Knowledge, Residency};
-use super::tree::{Cursor, RunId, Tree};
+use super::tree::{Cursor, Tree};
 use crate::prompt::mix64;
 
 /// Reused space for [`Residency::matches`].
@@ -94,7 +94,7 @@ impl Residency {
                     return;
                 }
                 let blocks = state.depth + held.min(offset);
-                let real = if self.knowledge(replica) == Knowledge::Own { blocks } else { self.reached(tree, run, replica, blocks) };
+                let real = if self.knowledge(replica) == Knowledge::Own { blocks } else { self.depth(tree, replica, cursor) };
                 if real == blocks { best.push(Match { replica, blocks }) } else { broken.push(Match { replica, blocks: real }) }
             };
             let deepest_first = |found: &Match| (std::cmp::Reverse(found.blocks), found.replica);
@@ -132,19 +132,5 @@ impl Residency {
         best.extend(broken.into_iter().filter(|found| found.blocks > 0));
         best.sort_by_key(|found| std::cmp::Reverse(found.blocks));
         best.truncate(most);
-    }
-
-    /// What of `blocks` is left when the path up to `run` has holes on the replica.
-    fn reached(&self, tree: &Tree, run: RunId, replica: u32, blocks: u32) -> u32 {
-        let mut reached = blocks;
-        let mut at = tree.parent(run);
-        while let Some((run, offset)) = at {
-            let held = self.held(tree, run, replica);
-            if held < offset {
-                reached = tree.depth_before(run) + held;
-            }
-            at = tree.parent(run);
-        }
-        reached
     }
 }

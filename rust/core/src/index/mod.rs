@@ -29,6 +29,8 @@ pub use tree::{Cursor, RunId, Tree};
 
 use feed::Feeds;
 
+use crate::error::{Error, Result};
+
 /// Smallest limit in bytes: below it the fixed tables would be most of it.
 pub const LEAST_BYTES: u64 = 1 << 20;
 /// Bytes kept free for what grows by a few bytes at a time: anchors, holders of one run, size classes.
@@ -61,11 +63,17 @@ impl Index {
         Self { tree: Tree::new(seed), residency, feeds: Feeds::new(seed), most_bytes: u64::MAX, sweep_at: None, full: 0 }
     }
 
-    /// Limits the memory of the index, at least [`LEAST_BYTES`].
-    #[must_use]
-    pub fn with_limit(mut self, bytes: u64) -> Self {
-        self.most_bytes = bytes.max(LEAST_BYTES);
-        self
+    /// Limits the memory of the index.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] below [`LEAST_BYTES`].
+    pub fn with_limit(mut self, index_bytes: u64) -> Result<Self> {
+        if index_bytes < LEAST_BYTES {
+            let accepted = "at least 1,048,576 bytes";
+            return Err(Error::InvalidArgument { argument: "index_bytes", value: index_bytes.to_string(), accepted });
+        }
+        self.most_bytes = index_bytes;
+        Ok(self)
     }
 
     /// Follows `fingerprints` from a cursor and adds what is missing. Anchor the answer before anything is freed.
@@ -197,16 +205,18 @@ impl Index {
 
     /// Looks at a few runs for what a dropped namespace has left behind.
     fn sweep(&mut self) {
-        let Some(mut at) = self.sweep_at else { return };
-        let runs = self.tree.runs.len() as RunId;
-        let until = runs.min(at + SWEPT);
-        while at < until.min(self.tree.runs.len() as RunId) {
-            if self.tree.runs[at as usize].alive && self.tree.is_dropped(at) {
+        let Some(from) = self.sweep_at else { return };
+        for at in from..from + SWEPT {
+            // To forget one run may free all of them.
+            let Some(run) = self.tree.runs.get(at as usize) else {
+                self.sweep_at = None;
+                return;
+            };
+            if run.alive && self.tree.is_dropped(at) {
                 self.residency.forget(&mut self.tree, at);
             }
-            at += 1;
         }
-        self.sweep_at = (at < self.tree.runs.len() as RunId).then_some(at);
+        self.sweep_at = Some(from + SWEPT);
     }
 
     /// Packs the fingerprints when a large part of the arena is free: runs that grow leave slices of every smaller size behind. At
@@ -273,7 +283,7 @@ impl Index {
     ///
     /// # Errors
     /// What differs.
-    pub fn audit(&self) -> Result<(), String> {
+    pub fn audit(&self) -> std::result::Result<(), String> {
         if self.bytes() > self.most_bytes {
             return Err(format!("{} bytes, {} are allowed", self.bytes(), self.most_bytes));
         }

@@ -313,7 +313,7 @@ impl Extra {
     }
 }
 
-/// Capacity once `new` more entries are needed: a quarter more at a time.
-fn grown(len: usize, capacity: usize, new: usize) -> usize {
+/// Capacity of a table once it holds `new` more entries: a quarter more at a time.
+pub(super) fn grown(len: usize, capacity: usize, new: usize) -> usize {
     if len + new <= capacity { capacity } else { (len + new).max(capacity + (capacity / 4).max(16)) }
 }

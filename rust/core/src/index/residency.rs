@@ -209,12 +209,7 @@ impl Residency {
 
     /// Forgets what own decisions say about the replica, and where `all` also what engine events said.
     pub(super) fn flush(&mut self, tree: &mut Tree, replica: u32, all: bool) {
-        let ids: Vec<u32> = [List::Cached, List::Kept]
-            .iter()
-            .flat_map(|&list| self.records.iter(replica, list))
-            .filter(|&id| self.records.get(id).newer == NONE)
-            .collect();
-        for id in ids {
+        for id in self.holdings(replica) {
             let run = self.records.get(id).run;
             if self.records.extra(id).is_some() {
                 self.records.change_extra(id, |extra| {
@@ -261,6 +256,12 @@ impl Residency {
     /// Blocks of the run that the replica holds.
     pub(super) fn held(&self, tree: &Tree, run: RunId, replica: u32) -> u32 {
         tree.runs[run as usize].holders.find(replica).map_or(0, |id| self.records.get(id).blocks)
+    }
+
+    /// Every holding of the replica.
+    fn holdings(&self, replica: u32) -> Vec<u32> {
+        let all = [List::Cached, List::Kept].into_iter().flat_map(|list| self.records.iter(replica, list));
+        all.filter(|&id| self.records.get(id).newer == NONE).collect()
     }
 
     fn find_or_add(&mut self, tree: &mut Tree, run: RunId, replica: u32) -> u32 {
@@ -312,18 +313,11 @@ impl Residency {
         self.records.free(id);
     }
 
-    /// Puts a segment that stands in no list at the newest end of the list it belongs to.
+    /// Puts the newest segment of a holding known from own decisions, which stands in no list, at the newest end of the list it
+    /// belongs to.
     fn relink(&mut self, id: u32) {
-        let segment = self.records.get(id);
-        let holding = if segment.newer == NONE { id } else { self.holding(id) };
-        let own = self.knowledge(self.records.get(id).replica) == Knowledge::Own;
-        let kept = !own || self.records.get(id).end <= self.records.pinned(holding);
-        self.records.link(id, if kept { List::Kept } else { List::Cached });
-    }
-
-    /// The record of the holding that a segment belongs to. O(segments newer than it).
-    fn holding(&self, id: u32) -> u32 {
-        std::iter::successors(Some(id), |&id| Some(self.records.get(id).newer).filter(|&newer| newer != NONE)).last().unwrap_or(id)
+        let pinned = self.records.get(id).end <= self.records.pinned(id);
+        self.records.link(id, if pinned { List::Kept } else { List::Cached });
     }
 
     fn set_blocks(&mut self, tree: &mut Tree, id: u32, blocks: u32) {
@@ -401,20 +395,18 @@ impl Residency {
         Some(id)
     }
 
-    /// Changes what engine events say about a run on a replica; answers whether that could be counted.
-    pub(super) fn report(&mut self, tree: &mut Tree, replica: u32, run: RunId, change: impl FnOnce(&mut Exact) -> bool) -> bool {
+    /// Changes what engine events say about a run on a replica.
+    pub(super) fn report(&mut self, tree: &mut Tree, replica: u32, run: RunId, change: impl FnOnce(&mut Exact)) {
         let id = self.find_or_add(tree, run, replica);
-        let counted = self.records.change_extra(id, |extra| {
+        self.records.change_extra(id, |extra| {
             let exact = extra.exact.get_or_insert_default();
-            let counted = change(exact);
+            change(exact);
             if exact.is_empty() {
                 extra.exact = None;
             }
-            counted
         });
         self.settle(tree, id);
         self.shrink(tree, run);
-        counted
     }
 
     /// Says how what the replica holds is known from now on. O(what it holds).
@@ -423,11 +415,7 @@ impl Residency {
         if before == knowledge || (before, knowledge) == (Knowledge::Whole, Knowledge::Partial) {
             return;
         }
-        let mut ids: Vec<u32> = [List::Cached, List::Kept]
-            .iter()
-            .flat_map(|&list| self.records.iter(replica, list))
-            .filter(|&id| self.records.get(id).newer == NONE)
-            .collect();
+        let mut ids = self.holdings(replica);
         ids.sort_unstable_by_key(|&id| (tree.depth_before(self.records.get(id).run), id));
         if before == Knowledge::Own {
             for &id in &ids {
@@ -454,11 +442,11 @@ impl Residency {
                 Knowledge::Whole => extra.confirmed = 0,
                 Knowledge::Partial => {}
             });
-            left.extend(self.settle(tree, id).map(|id| (id, run)));
+            left.extend(self.settle(tree, id));
             self.shrink(tree, run);
         }
         if knowledge == Knowledge::Own {
-            for (id, _) in left.into_iter().rev() {
+            for id in left.into_iter().rev() {
                 self.records.unlink(id);
                 self.relink(id);
             }

@@ -7,6 +7,7 @@ use super::children::{ChildKey, Children};
 use super::ends::Ends;
 use super::hasher::{MixState, TextState};
 use super::holders::Holders;
+use super::records::grown;
 
 /// Number of a run; reused after the run is freed, told apart by the generation.
 pub type RunId = u32;
@@ -193,10 +194,8 @@ impl Tree {
         (self.cursor(run, offset), done)
     }
 
-    /// How the children table knows a run. A trimmed run keeps its first block until it is freed, so the key can be read.
     pub(super) fn child_key(&self, child: RunId) -> ChildKey {
-        let run = &self.runs[child as usize];
-        ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: self.arena.get(run.slice, 0, 1)[0] }
+        child_key(&self.runs, &self.arena, child)
     }
 
     /// Adds blocks that do not follow `end` yet, as [`Self::locate`] found. Anchor the answer before anything is freed.
@@ -211,10 +210,7 @@ impl Tree {
         let child = self.new_run(end.run, end.offset, self.depth(end), new);
         self.anchors(end.run, |anchors| anchors.insert(end.offset));
         let Self { children, runs, arena, .. } = self;
-        children.insert(child, |child| {
-            let run = &runs[child as usize];
-            ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: arena.get(run.slice, 0, 1)[0] }
-        });
+        children.insert(child, |child| child_key(runs, arena, child));
         self.cursor(child, new.len() as u32)
     }
 
@@ -234,14 +230,8 @@ impl Tree {
             let len = run.len.checked_add(blocks)?;
             return if len <= run.slice.capacity { Some(0) } else { self.arena.growth(len) };
         }
-        let runs = if self.free_runs > 0 { 0 } else { (self.grown_runs() - self.runs.capacity()) * size_of::<Run>() };
+        let runs = if self.free_runs > 0 { 0 } else { (grown(self.runs.len(), self.runs.capacity(), 1) - self.runs.capacity()) * size_of::<Run>() };
         Some(self.arena.growth(blocks)? + self.children.growth() + runs as u64)
-    }
-
-    /// Capacity of the run table once it holds one more.
-    fn grown_runs(&self) -> usize {
-        let capacity = self.runs.capacity();
-        if self.runs.len() < capacity { capacity } else { capacity + (capacity / 4).max(16) }
     }
 
     /// Copies the fingerprints of a path, first block first.
@@ -268,12 +258,8 @@ impl Tree {
         assert!(removed, "cursor {cursor:?} is not anchored");
     }
 
-    /// Takes an anchor away without freeing anything: whoever calls it anchors the cursor again before something is freed.
-    pub(crate) fn release_anchor(&mut self, cursor: Cursor) {
-        self.drop_anchor(cursor);
-    }
-
-    pub(super) fn drop_anchor(&mut self, cursor: Cursor) {
+    /// Takes an anchor away without freeing anything: whoever calls it frees what nobody needs, or anchors the cursor again.
+    pub(crate) fn drop_anchor(&mut self, cursor: Cursor) {
         let removed = self.anchors(cursor.run, |anchors| anchors.remove(cursor.offset));
         assert!(removed, "cursor {cursor:?} is not anchored");
     }
@@ -327,7 +313,7 @@ impl Tree {
             *run = fresh;
             return id;
         }
-        let grown = self.grown_runs();
+        let grown = grown(self.runs.len(), self.runs.capacity(), 1);
         self.runs.reserve_exact(grown - self.runs.len());
         self.runs.push(fresh);
         self.runs.len() as RunId - 1
@@ -380,10 +366,7 @@ impl Tree {
             }
         } else {
             let Self { children, runs, arena, .. } = self;
-            children.remove(id, |child| {
-                let run = &runs[child as usize];
-                ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: arena.get(run.slice, 0, 1)[0] }
-            });
+            children.remove(id, |child| child_key(runs, arena, child));
             let removed = self.anchors(parent, |anchors| anchors.remove(parent_offset));
             assert!(removed, "a child run anchors its parent");
         }
@@ -434,6 +417,12 @@ impl Tree {
     pub(super) fn bytes(&self) -> u64 {
         self.arena.bytes() + (self.runs.capacity() * size_of::<Run>()) as u64 + self.children.bytes() + self.side_bytes
     }
+}
+
+/// How the children table knows a run. A trimmed run keeps its first block until it is freed, so the key can be read.
+fn child_key(runs: &[Run], arena: &Arena, child: RunId) -> ChildKey {
+    let run = &runs[child as usize];
+    ChildKey { parent: run.parent, offset: run.parent_offset, fingerprint: arena.get(run.slice, 0, 1)[0] }
 }
 
 /// Length of the common prefix: long pieces by the library's compare, then chunks whose differences are or-ed together, so that

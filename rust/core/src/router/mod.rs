@@ -29,7 +29,7 @@ use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::estimate::{Estimator, Rate};
 use crate::index::hasher::TextState;
-use crate::index::{Depths, FeedStats, Index, Knowledge, LEAST_BYTES, Match};
+use crate::index::{Depths, FeedStats, Index, Knowledge, Match};
 use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
 use crate::prompt::{BlockHasher, Prompt};
@@ -170,13 +170,6 @@ impl Router {
         };
         let control_period =
             Some(period("control_period_s", config.control_period_s)?).filter(|period| period.is_finite()).map(|period| nanos(period).max(1));
-        if config.index_bytes < LEAST_BYTES {
-            return Err(Error::InvalidArgument {
-                argument: "index_bytes",
-                value: config.index_bytes.to_string(),
-                accepted: "at least 1,048,576 bytes",
-            });
-        }
         let count = workloads.len();
         let mut router = Self {
             block_tokens: u64::from(config.block_tokens),
@@ -190,7 +183,7 @@ impl Router {
             admissions: 0,
             salt: 0,
             generated: 0,
-            index: Index::new(key_seed).with_limit(config.index_bytes),
+            index: Index::new(key_seed).with_limit(config.index_bytes)?,
             ledger: Ledger::new(count),
             replicas: Vec::new(),
             replica_slots: HashMap::with_hasher(TextState(key_seed)),

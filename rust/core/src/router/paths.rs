@@ -101,15 +101,12 @@ impl Router {
         let mut end = self.index.insert(from, fingerprints);
         if self.index.tree.depth(end) < depth {
             self.index.tree.anchor(end);
-            let freed = self.forget_paused_paths(fingerprints.len() as u64);
-            let found = end;
-            if freed {
-                end = self.index.insert(from, fingerprints);
+            if self.forget_paused_paths(fingerprints.len() as u64) {
+                let found = std::mem::replace(&mut end, self.index.insert(from, fingerprints));
+                self.index.move_anchor(found, end);
             }
-            self.index.tree.anchor(end);
-            self.index.unanchor(found);
             // The caller anchors the end itself; nothing is freed in between.
-            self.index.tree.release_anchor(end);
+            self.index.tree.drop_anchor(end);
         }
         let reached = self.index.tree.depth(end);
         if reached == depth {

@@ -1,6 +1,7 @@
 //! Forks and ends of sessions.
 
 use super::Router;
+use super::trunks::ClaimEnds;
 use super::types::{Completion, Effect, Outcome};
 use crate::error::{Error, Result};
 use crate::sessions::Ending;
@@ -92,5 +93,9 @@ impl Router {
         self.quiet.remove(&(state.last_activity, session));
         self.session_slots.remove(&state.id);
         self.index.unanchor(state.trunk);
+        if self.sessions.len() == 0 {
+            // Nobody claims anything any more: the memory goes back.
+            self.claim_ends = ClaimEnds::default();
+        }
     }
 }

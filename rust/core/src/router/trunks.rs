@@ -39,9 +39,6 @@ impl ClaimEnds {
         if next != NONE {
             sessions[next].beside.0 = previous;
         }
-        if sessions.len() == 0 {
-            self.first = Vec::new();
-        }
     }
 
     /// Sessions whose claim ends in the run.
