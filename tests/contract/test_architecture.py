@@ -28,6 +28,8 @@ ALLOWED = {
     "turnout.router": CONTROL,
     "turnout": {"turnout.router", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
+    "turnout.testing": {"numpy", "hypothesis", "turnout.testing", "turnout", "turnout.router", *SIMULATE},
+    "turnout.testing.plugin": {"pytest", "turnout.testing", *BASE},
     "turnout.cli": {"typer", "turnout", *SIMULATE},
 }
 """By part of the package: what it may import beside the standard library."""

@@ -1,0 +1,14 @@
+"""Test your own policy: `check_policy` hunts for a fleet, or a history, in which it breaks a law.
+
+`laws` lists what a policy must keep, `strategies` makes fleets, views and histories for Hypothesis, and `model` is a
+router in plain sets to compare with. Needs `pip install 'turnout[testing]'`.
+"""
+
+from __future__ import annotations
+
+from turnout.errors import MissingExtra
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401 - asked for here, so that the answer names the extra
+except ImportError as error:
+    raise MissingExtra("turnout.testing needs hypothesis: pip install 'turnout[testing]'") from error
