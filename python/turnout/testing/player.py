@@ -240,6 +240,8 @@ class Player:
         """I3: who was admitted found its replica below its caps."""
         if self.state.rows != (view.replicas, view.workloads) or before.replicas != view.replicas:
             return
+        # As above: who joined since starts with what its neighbours have, and alone without caps.
+        limited = np.array([name in self.limited for name in view.replicas])
         caps = {
             "session_cap": (before.sessions.sum(axis=1), view.sessions.sum(axis=1)),
             "workload_cap": (before.sessions, view.sessions),
@@ -247,5 +249,6 @@ class Player:
         }
         for name, (earlier, now) in caps.items():
             cap = np.broadcast_to(self.state.sent.get(name, np.inf), now.shape)
-            if (now > np.maximum(earlier, np.floor(cap))).any():
+            above = now > np.maximum(earlier, np.floor(cap))
+            if above[limited].any():
                 self.subject.breaks(f"I3: {now.tolist()} after an admission under {name} {cap.tolist()}")

@@ -42,9 +42,12 @@ def fleets(
         A strategy for lists of replicas `r0`, `r1`, ...
 
     Example:
-        >>> from hypothesis import find
-        >>> [replica.name for replica in find(fleets(), lambda fleet: len(fleet) == 2)]
-        ['r0', 'r1']
+        >>> from hypothesis import given, settings
+        >>> @settings(max_examples=5, database=None)
+        ... @given(fleet=fleets(replicas=(2, 4)))
+        ... def names_differ(fleet):
+        ...     assert len({replica.name for replica in fleet}) == len(fleet)
+        >>> names_differ()
     """
     count = draw(st.integers(*replicas))
     blocks = st.integers(*kv_blocks)
@@ -106,10 +109,12 @@ def fleet_views(
         A strategy for views with read-only columns.
 
     Example:
-        >>> from hypothesis import find
-        >>> view = find(fleet_views(), lambda view: view.charge_tokens.sum() > 0)
-        >>> bool((view.commit_tokens >= view.charge_tokens).all()), view.charge_tokens.flags.writeable
-        (True, False)
+        >>> from hypothesis import given, settings
+        >>> @settings(max_examples=5, database=None)
+        ... @given(view=fleet_views())
+        ... def commit_covers_charge(view):
+        ...     assert (view.commit_tokens >= view.charge_tokens).all()
+        >>> commit_covers_charge()
     """
     machines = draw(fleets() if fleet is None else fleet)
     kinds = draw(workloads() if classes is None else classes)
