@@ -207,6 +207,15 @@ def test_an_instance_is_copied_for_every_scenario() -> None:
     assert policy.asked == 0
 
 
+def test_an_instance_with_arguments_is_left_to_the_reader() -> None:
+    """The script cannot know how it was made, and says so."""
+    with pytest.raises(PolicyViolation) as found:
+        check_policy(StaticCap(3), examples=5)
+    assert "# make_policy is what check_policy was given: StaticCap <" in found.value.code
+    with pytest.raises(PolicyViolation, match="stays_within_capacity: ceiling_tokens"):
+        exec(found.value.code, {"make_policy": StaticCap(3)})  # noqa: S102 - what was printed
+
+
 def test_a_factory_may_give_arguments() -> None:
     check_policy(lambda: StaticCap(3), examples=3, exempt=COUNTS_SESSIONS)
 

@@ -12,7 +12,7 @@ import turnout
 from turnout import Replica, Workload
 from turnout.policies import FleetView, Limits, Open
 from turnout.testing import LAWS, PolicyViolation, check, check_policy, player, running
-from turnout.testing.events import Abort, Append, Complete, Control, End, Fork, Lose, Submit, Wait
+from turnout.testing.events import Abort, Add, Append, Complete, Control, End, Fork, Lose, Submit, Wait
 from turnout.testing.player import Player
 from turnout.testing.running import router_stays_sound
 from turnout.testing.subject import Subject
@@ -134,6 +134,18 @@ def test_a_history_by_hand() -> None:
         ("t0", "t1", "t2", "t3"), "ended"
     )
     assert watched.router.stats() | {"placed": 3, "expired": 1, "lost": 2, "completed": 1} == watched.router.stats()
+
+
+def test_a_replica_that_joins_is_not_held_to_limits_that_do_not_name_it() -> None:
+    """Until the next control step it has what its neighbours have, and alone no caps at all."""
+    history = [
+        Control(),
+        Lose("r0"),
+        Add(Replica("r0", kv_tokens=640.0)),
+        Submit("t0", "s0", "w0", [(1, 1)]),
+        Submit("t1", "s1", "w0", [(2, 1)]),
+    ]
+    router_stays_sound(Cap, fleet=FLEET, workloads=CLASSES, history=history)
 
 
 def test_generated_histories_reach_every_corner() -> None:
