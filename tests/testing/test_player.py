@@ -152,7 +152,7 @@ def test_generated_histories_reach_every_corner() -> None:
     """So that the law cannot pass for want of trying: counters and reasons over some hundred histories."""
     seen: set[str] = set()
 
-    @settings(max_examples=200, derandomize=True, database=None)
+    @settings(max_examples=120, derandomize=True, database=None)
     @given(scenario=SOUND.scenarios)
     def collect(scenario: dict) -> None:
         watched = Player(Subject(Cap, "collect"), scenario["fleet"], scenario["workloads"])

@@ -6,11 +6,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
-import turnout.testing
-from turnout.policies import Open
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -45,11 +40,6 @@ def test_the_fixture_checks_a_policy(tmp_path: Path) -> None:
     shown = python("-m", "pytest", "-q", "-p", "turnout.testing.plugin", "-p", "no:cacheprovider", cwd=tmp_path)
     assert "stays_within_capacity: ceiling_tokens[r0] is 640, the replica has 320" in shown
     assert "from test_greedy import Greedy as make_policy" in shown
-
-
-def test_the_fixture_is_the_function() -> None:
-    pytest.importorskip("turnout.testing.plugin")
-    turnout.testing.check_policy(Open, examples=1, exempt=["stays_within_capacity"])
 
 
 def test_without_hypothesis_the_extra_is_named(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ EMPTY = FleetView.build(["r0"], ["w0"])
 
 
 @given(view=fleet_views())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_views_are_consistent(view: FleetView) -> None:
     for array in columns(view).values():
         assert not array.flags.writeable
@@ -68,7 +68,7 @@ CORNERS = {
 def test_views_reach_the_corners() -> None:
     missing = set(CORNERS)
 
-    @settings(max_examples=300, derandomize=True, database=None)
+    @settings(max_examples=200, derandomize=True, database=None)
     @given(view=fleet_views())
     def look(view: FleetView) -> None:
         missing.difference_update([name for name in missing if CORNERS[name](view)])
@@ -78,7 +78,7 @@ def test_views_reach_the_corners() -> None:
 
 
 @given(fleet=fleets(), kinds=workloads())
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_a_router_accepts_every_fleet_and_reports_the_same_columns(fleet: list[Replica], kinds: list[Workload]) -> None:
     view = Router(fleet, kinds).view(now=0.0)
     assert view.kv_tokens.tolist() == pytest.approx([replica.kv_tokens for replica in fleet])
@@ -88,14 +88,14 @@ def test_a_router_accepts_every_fleet_and_reports_the_same_columns(fleet: list[R
 
 
 @given(views=successive_views(count=3))
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_successive_views_are_of_one_fleet(views: list[FleetView]) -> None:
     assert len({(view.replicas, view.workloads, tuple(view.kv_tokens)) for view in views}) == 1
     assert [view.step - views[0].step for view in views] == [0, 1, 2]
 
 
 @given(view=fleet_views())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_a_view_is_what_its_code_makes(view: FleetView) -> None:
     writer = _Writer()
     code = writer.write(view)
@@ -108,7 +108,7 @@ def test_a_view_is_what_its_code_makes(view: FleetView) -> None:
 
 
 @given(view=fleet_views(), data=st.data())
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_reordering_twice_is_nothing(view: FleetView, data: st.DataObject) -> None:
     for axis, names in (("R", view.replicas), ("W", view.workloads)):
         order = data.draw(st.permutations(range(len(names))))
