@@ -29,6 +29,8 @@ ALLOWED = {
     "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
     "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
+    "turnout.testing": {"numpy", "hypothesis", "turnout.testing", "turnout", "turnout.router", *SIMULATE},
+    "turnout.testing.plugin": {"pytest", "turnout.testing", *BASE},
     "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
     "turnout.cli": {"typer", "turnout", "turnout.bench", *SIMULATE},
 }

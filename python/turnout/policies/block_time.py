@@ -69,7 +69,9 @@ class BlockTime:
         factor, memory = _learned(view, last)
         with np.errstate(invalid="ignore"):
             lease = np.where(np.isfinite(view.kv_tokens), self.kappa * view.kv_tokens / view.prefill_tokens_per_s, 0.0)
-        target = np.where(np.isnan(view.target), 1.0 / max(len(view.workloads), 1), view.target)
+        known = ~np.isnan(view.target)
+        # Whoever declares no target counts like the mean of those that do.
+        target = np.where(known, view.target, view.target[known].mean() if known.any() else 1.0)
         return Limits(
             ceiling_tokens=CEILING_SHARE * factor * view.kv_tokens,
             overflow_tokens=OVERFLOW_SHARE * view.kv_tokens,
