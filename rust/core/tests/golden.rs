@@ -5,7 +5,7 @@ use turnout_core::control::limits::Limits;
 use turnout_core::control::view::Values;
 use turnout_core::router::Router;
 use turnout_core::router::types::{
-    Completion, Decision, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
+    Completion, Decision, Effect, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -479,4 +479,173 @@ fn a_replica_that_came_back_frees_nobody() {
         fleet.router.abort(now, &next.turn, &Completion { output: Some(&[7]), ..Completion::default() }).unwrap();
     }
     fleet.router.audit().unwrap();
+}
+
+/// Blocks of 1. Ceiling 1,000, equal shares, A is guaranteed 400. B holds ten times 100, four of them idle under a lease of 60 s.
+/// A needs 250: it is entitled to 250 and B to 750, so B's longest idle go until it fits. A needs 200 more: B is entitled to 550,
+/// room 50 and reclaimable 100 are too little, and nothing is taken. When one more of B's is idle, both go.
+#[test]
+fn guarantee() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["a", "b"]);
+    fleet.limit(0, |limits| {
+        limits.guarantee_tokens = Some(vec![400.0, 0.0]);
+        limits.lease_s = Some(vec![60.0; 2]);
+    });
+    let b: Vec<Decision> = (0..10).map(|at| fleet.submit(0, &format!("b{at}"), "b", &[(at * 1_000, 100)])).collect();
+    b.iter().for_each(placed);
+    for at in 1..=4 {
+        fleet.complete(at as u64 * SECOND, &b[at], 0);
+    }
+    let first = fleet.submit(10 * SECOND, "a0", "a", &[(50_000, 250)]);
+    placed(&first);
+    assert_eq!((fleet.books(10 * SECOND).1, fleet.column(10 * SECOND, "pauses")[1]), (950.0, 3.0));
+    let second = fleet.submit(10 * SECOND, "a1", "a", &[(60_000, 200)]);
+    held(&second, Reason::Ceiling);
+    assert_eq!((second.receipt.reclaimable_tokens, fleet.column(10 * SECOND, "pauses")[1]), (100, 3.0));
+    fleet.complete(12 * SECOND, &b[5], 0);
+    let woken = fleet.drain();
+    assert_eq!((woken.len(), &woken[0].turn), (1, &second.turn));
+    assert_eq!((fleet.books(12 * SECOND).1, fleet.column(12 * SECOND, "pauses")[1]), (950.0, 5.0));
+}
+
+/// Blocks of 1. Who has less than its guarantee comes first, whatever the virtual times say, and only to its guarantee.
+#[test]
+fn below_the_guarantee_comes_first() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["a", "b"]);
+    fleet.limit(0, |limits| limits.session_cap = Some(vec![0.0]));
+    for at in 0..4 {
+        held(&fleet.submit(0, &format!("b{at}"), "b", &[(at * 1_000, 100)]), Reason::SessionCap);
+        held(&fleet.submit(0, &format!("a{at}"), "a", &[(50_000 + at * 1_000, 100)]), Reason::SessionCap);
+    }
+    // b is guaranteed 150 tokens: its first two turns go before any of a, though ties go to a; then they alternate, a first.
+    fleet.limit(1, |limits| {
+        limits.guarantee_tokens = Some(vec![0.0, 150.0]);
+        limits.session_cap = Some(vec![6.0]);
+    });
+    let order: Vec<String> = fleet.drain().iter().map(|word| word.receipt.commit_tokens.to_string() + &word.turn).collect();
+    assert_eq!(order.len(), 6);
+    let view = fleet.column(1, "sessions_running");
+    assert_eq!(view, [3.0, 3.0]);
+    assert_eq!(fleet.column(1, "virtual_time"), [3.0, 3.0]);
+    // Guarantees that the ceilings cannot give are scaled down alike.
+    fleet.limit(2, |limits| limits.guarantee_tokens = Some(vec![3_000.0, 1_000.0]));
+    assert_eq!(fleet.column(2, "guaranteed_tokens"), [750.0, 250.0]);
+}
+
+/// Blocks of 1. Two parents fill both slots and wait for their children: a child takes no slot, and takes its own parent's room.
+#[test]
+fn sub_agents() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["w"]);
+    fleet.limit(0, |limits| {
+        limits.session_cap = Some(vec![2.0]);
+        limits.lease_s = Some(vec![1e9]);
+    });
+    for (name, first) in [("p1", 0), ("p2", 10_000)] {
+        let turn = fleet.submit(0, name, "w", &[(first, 450)]);
+        placed(&turn);
+        fleet.complete(0, &turn, 0);
+    }
+    let stranger = fleet.submit(1, "s", "w", &[(20_000, 10)]);
+    held(&stranger, Reason::SessionCap);
+    let child = |fleet: &mut Fleet, name: &str, parent: &str, first: u32| {
+        let prompt = fleet.prompt(&[(first, 200)]);
+        let submit = Submit { session: Some(name), parent: Some(parent), ..Submit::new(TurnInput::Prompt(&prompt)) };
+        fleet.router.submit(SECOND, &submit).unwrap()
+    };
+    let c1 = child(&mut fleet, "c1", "p1", 30_000);
+    placed(&c1);
+    // p1 was paused for its child, which counts in no cap: a slot is free for the stranger.
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [stranger.turn.clone()]);
+    assert_eq!(fleet.books(SECOND).1, 660.0);
+    fleet.end(SECOND, "s");
+    assert_eq!((fleet.books(SECOND).1, fleet.column(SECOND, "pauses")[0]), (650.0, 1.0));
+    let c2 = child(&mut fleet, "c2", "p2", 40_000);
+    placed(&c2);
+    assert_eq!((fleet.books(SECOND).1, fleet.column(SECOND, "pauses")[0]), (850.0, 1.0));
+    fleet.end(SECOND, "c1");
+    assert_eq!(fleet.books(SECOND).1, 650.0);
+    let back = fleet.submit(2 * SECOND, "p1", "w", &[(0, 450), (50_000, 20)]);
+    held(&back, Reason::Ceiling);
+    assert_eq!(back.receipt.limit - back.receipt.commit_tokens as f64, 350.0);
+    let woken = fleet.end(3 * SECOND, "c2");
+    assert_eq!((woken.len(), &woken[0].turn), (1, &back.turn));
+    assert_eq!(fleet.books(3 * SECOND).1, 920.0);
+}
+
+/// Blocks of 16. A workload's charge and limit count what it shares with others in full: nothing that they do changes them.
+#[test]
+fn isolation_of_charge() {
+    let mut fleet = Fleet::new(16, &[("r", 1e6)], &["w1", "w2"]);
+    fleet.limit(0, |limits| limits.limit_tokens = Some(vec![1_700.0, f64::INFINITY]));
+    placed(&fleet.submit(0, "a", "w1", &[(0, 1_600)]));
+    placed(&fleet.submit(0, "b", "w2", &[(0, 640)]));
+    assert_eq!((fleet.books(0).0, fleet.column(0, "workload_tokens")), (100.0, vec![1_600.0, 640.0]));
+    for time in [1, 2] {
+        placed(&fleet.submit(time, "six", "w1", &[(0, 1_600), (10_000, 96)]));
+        assert_eq!(fleet.column(time, "committed_tokens")[0], 1_696.0);
+        let more = fleet.submit(time, "more", "w1", &[(0, 1_600), (20_000, 16)]);
+        held(&more, Reason::Limit);
+        assert_eq!((more.receipt.need_tokens, more.receipt.limit), (16, 1_696.0), "1,712 is above the whole blocks of 1,700 tokens");
+        fleet.end(time, "more");
+        fleet.end(time, "six");
+        // 7 blocks more than the shared 100 could never be placed: not held, but refused.
+        let seven = fleet.submit(time, "seven", "w1", &[(0, 1_600), (10_000, 112)]);
+        assert_eq!((seven.status, seven.reason), (Status::Rejected, Reason::TooLarge));
+        fleet.end(time, "b");
+    }
+}
+
+/// Blocks of 1. The limit of a workload counts on all replicas, and so do the idle sessions that can be paused for it.
+#[test]
+fn a_limit_is_met_by_pauses_anywhere() {
+    let mut fleet = Fleet::new(1, &[("r0", 1_000.0), ("r1", 1_000.0)], &["w"]);
+    fleet.limit(0, |limits| limits.limit_tokens = Some(vec![500.0]));
+    for (name, replica, first) in [("s0", "r0", 0), ("s1", "r1", 10_000)] {
+        let prompt = fleet.prompt(&[(first, 200)]);
+        let submit = Submit { session: Some(name), candidates: Some(&[replica]), ..Submit::new(TurnInput::Prompt(&prompt)) };
+        let turn = fleet.router.submit(0, &submit).unwrap();
+        placed(&turn);
+        fleet.complete(0, &turn, 0);
+    }
+    let prompt = fleet.prompt(&[(20_000, 400)]);
+    let submit = Submit { session: Some("s2"), candidates: Some(&["r0"]), ..Submit::new(TurnInput::Prompt(&prompt)) };
+    placed(&fleet.router.submit(1, &submit).unwrap());
+    assert_eq!((fleet.column(1, "committed_tokens")[0], fleet.column(1, "pauses")[0]), (400.0, 2.0));
+}
+
+/// Blocks of 1. A replica that is drained admits nobody; what runs goes on, and an idle session moves with its next turn. Removed,
+/// it goes when the last turn ends; a new configuration opens it again.
+#[test]
+fn drain_remove_and_open_again() {
+    let mut fleet = Fleet::new(1, &[("r0", 1_000.0)], &["w"]);
+    let running = fleet.submit(0, "running", "w", &[(0, 100)]);
+    let idle = fleet.submit(0, "idle", "w", &[(10_000, 100)]);
+    fleet.complete(0, &idle, 10);
+    fleet.router.drain_replica(1, "r0").unwrap();
+    assert_eq!(fleet.column(1, "accepting"), [0.0]);
+    held(&fleet.submit(1, "new", "w", &[(20_000, 100)]), Reason::NoReplica);
+    let joins = fleet.submit(1, "running", "w", &[(0, 100), (30_000, 5)]);
+    assert_eq!((joins.status, joins.reason), (Status::Placed, Reason::Continuation));
+    held(&fleet.submit(1, "idle", "w", &[(10_000, 100), (40_000, 20)]), Reason::NoReplica);
+    fleet.router.add_replica(2, ReplicaConfig::new("r1", 500.0)).unwrap();
+    let words = fleet.drain();
+    assert_eq!(
+        words.iter().map(|word| (word.reason, word.replica.as_deref())).collect::<Vec<_>>(),
+        [(Reason::Resumed, Some("r1")), (Reason::Admitted, Some("r1"))]
+    );
+    fleet.router.remove_replica(3, "r0").unwrap();
+    fleet.complete(4, &running, 0);
+    assert_eq!(fleet.router.replicas().len(), 2);
+    fleet.complete(5, &joins, 0);
+    assert_eq!(fleet.router.replicas().iter().map(|name| &**name).collect::<Vec<_>>(), ["r1"]);
+    fleet.router.drain_replica(6, "r1").unwrap();
+    let opened = fleet.router.set_replica(7, ReplicaConfig::new("r1", 200.0)).unwrap();
+    assert_eq!(opened.effect, Effect::Done);
+    assert_eq!((fleet.column(7, "accepting"), fleet.column(7, "kv_tokens")), (vec![1.0], vec![200.0]));
+    assert_eq!(fleet.router.set_replica(8, ReplicaConfig::new("r1", 200.0)).unwrap().effect, Effect::Duplicate);
+    // What runs there is more than the smaller replica holds: the paused session of the removed one waits until that is over.
+    let back = fleet.submit(9, "running", "w", &[(0, 100), (30_000, 10)]);
+    held(&back, Reason::Overcommitted);
+    assert!(fleet.end(10, "idle").is_empty(), "100 are charged, and 110 needed");
+    assert_eq!(fleet.end(11, "new").iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [back.turn]);
 }

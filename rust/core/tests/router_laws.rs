@@ -30,6 +30,7 @@ enum Event {
         hold: bool,
         deadline: Option<u64>,
         candidate: Option<usize>,
+        parent: Option<usize>,
     },
     /// Continues with the exact history and some more.
     Continue {
@@ -83,6 +84,18 @@ enum Event {
         output: u16,
         lease: u16,
         bypass: u8,
+        guarantee: [u8; 2],
+        limit: [u8; 2],
+    },
+    Drain {
+        replica: usize,
+    },
+    Remove {
+        replica: usize,
+    },
+    Set {
+        replica: usize,
+        tokens: u64,
     },
     Wait {
         millis: u64,
@@ -99,8 +112,8 @@ enum By {
 fn event() -> impl Strategy<Value = Event> {
     let by = prop_oneof![Just(By::Prompt), Just(By::Append), Just(By::Count)];
     prop_oneof![
-        6 => (0..6usize, 0..2usize, 0..3u32, 0..40usize, 0..20usize, proptest::option::of(0..40u64), proptest::bool::weighted(0.9), proptest::option::weighted(0.2, 1..5_000u64), proptest::option::weighted(0.1, 0..3usize))
-            .prop_map(|(session, workload, family, shared, private, max_new, hold, deadline, candidate)| Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate }),
+        6 => (0..6usize, 0..2usize, 0..3u32, 0..40usize, 0..20usize, proptest::option::of(0..40u64), proptest::bool::weighted(0.9), proptest::option::weighted(0.2, 1..5_000u64), proptest::option::weighted(0.1, 0..3usize), proptest::option::weighted(0.2, 0..6usize))
+            .prop_map(|(session, workload, family, shared, private, max_new, hold, deadline, candidate, parent)| Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate, parent }),
         6 => (0..6usize, 1..20usize, by).prop_map(|(session, more, by)| Event::Continue { session, more, by }),
         3 => (any::<usize>(), 0..60u64).prop_map(|(turn, tokens)| Event::Progress { turn, tokens }),
         8 => (any::<usize>(), any::<bool>(), 0..30usize).prop_map(|(turn, ids, tokens)| Event::Complete { turn, ids, tokens }),
@@ -112,7 +125,10 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3usize).prop_map(|replica| Event::Lose { replica }),
         2 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Add { replica, tokens }),
         1 => (0..4i64, 0..3usize, proptest::option::of(0..3usize)).prop_map(|(version, mode, replica)| Event::Weights { version, mode, replica }),
-        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8).prop_map(|(caps, ceiling, growth, output, lease, bypass)| Event::Limit { caps, ceiling, growth, output, lease, bypass }),
+        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8, any::<[u8; 2]>(), any::<[u8; 2]>()).prop_map(|(caps, ceiling, growth, output, lease, bypass, guarantee, limit)| Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit }),
+        1 => (0..3usize).prop_map(|replica| Event::Drain { replica }),
+        1 => (0..3usize).prop_map(|replica| Event::Remove { replica }),
+        1 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Set { replica, tokens }),
         3 => (0..4_000u64).prop_map(|millis| Event::Wait { millis }),
     ]
 }
@@ -134,9 +150,15 @@ struct Caller {
     limits: BTreeMap<String, InForce>,
     /// Sessions by replica and workload after the event before.
     sessions: BTreeMap<String, [f64; 2]>,
-    /// Admissions of the present event, and whether one was forced in it.
+    /// Limits of the workloads on all replicas, and what they had committed after the event before, in tokens.
+    workload_limits: [f64; 2],
+    committed: [f64; 2],
+    /// Most that a turn reserves beside its prompt.
+    reserve: f64,
+    /// Admissions of the present event, and whether one was forced in it, or continuations joined them.
     admitted: Vec<Decision>,
     forced: bool,
+    joined: bool,
     expired: u64,
     lost: u64,
 }
@@ -175,8 +197,12 @@ impl Caller {
             bound: BTreeMap::new(),
             limits: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            workload_limits: [f64::INFINITY; 2],
+            committed: [0.0; 2],
+            reserve: 0.0,
             admitted: Vec::new(),
             forced: false,
+            joined: false,
             expired: 0,
             lost: 0,
         }
@@ -185,6 +211,7 @@ impl Caller {
     fn submit(&mut self, session: usize, tokens: Vec<u32>, submit: &Submit<'_>) -> Result<Option<Decision>, TestCaseError> {
         let decision = match self.router.submit(self.now, submit) {
             Ok(decision) => decision,
+            Err(Error::InvalidArgument { argument: "parent", .. }) => return Ok(None),
             Err(Error::UnknownReplica { .. } | Error::HistoryMismatch { .. } | Error::UnknownSession { .. }) => return Ok(None),
             Err(error) => return Err(TestCaseError::fail(format!("{error}"))),
         };
@@ -205,6 +232,7 @@ impl Caller {
         match decision.reason {
             Reason::Admitted | Reason::Resumed => self.admitted.push(decision.clone()),
             Reason::Forced => self.forced = true,
+            Reason::Continuation => self.joined = true,
             _ => {}
         }
     }
@@ -222,7 +250,7 @@ impl Caller {
     #[allow(clippy::too_many_lines, reason = "one arm per event")]
     fn apply(&mut self, event: &Event) -> Result<(), TestCaseError> {
         match event {
-            Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate } => {
+            Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate, parent } => {
                 self.next += 1;
                 let mut tokens: Vec<u32> = (0..*shared as u32).map(|at| family * 1_000 + at).collect();
                 tokens.extend((0..=*private as u32).map(|at| 1_000_000 + self.next as u32 * 100 + at));
@@ -235,6 +263,7 @@ impl Caller {
                     hold: *hold,
                     deadline: deadline.map(|millis| millis * 1_000_000),
                     candidates: names.as_ref().map(|names| &names[..]),
+                    parent: parent.map(|at| SESSIONS[at]),
                     ..Submit::new(TurnInput::Prompt(&prompt))
                 };
                 if let (Some(decision), Some(names)) = (self.submit(*session, tokens, &submit)?, names) {
@@ -324,14 +353,25 @@ impl Caller {
                     self.limits.remove(REPLICAS[*replica]);
                 }
             }
+            Event::Drain { replica } => drop(self.router.drain_replica(self.now, REPLICAS[*replica])),
+            Event::Remove { replica } => drop(self.router.remove_replica(self.now, REPLICAS[*replica])),
+            Event::Set { replica, tokens } => {
+                if self.router.set_replica(self.now, ReplicaConfig::new(REPLICAS[*replica], *tokens as f64)).is_ok() {
+                    // Another capacity has limits of the core's own making until the next step.
+                    self.limits.remove(REPLICAS[*replica]);
+                }
+            }
             Event::Add { replica, tokens } => drop(self.router.add_replica(self.now, ReplicaConfig::new(REPLICAS[*replica], *tokens as f64))),
             Event::Weights { version, mode, replica } => {
                 let mode = [WeightsMode::Flush, WeightsMode::Keep, WeightsMode::Salt][*mode];
                 drop(self.router.weights_updated(self.now, *version, mode, replica.map(|at| REPLICAS[at])));
             }
-            Event::Limit { caps, ceiling, growth, output, lease, bypass } => {
+            Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit } => {
                 let replicas = self.router.replicas();
                 let cap = |at: usize| f64::from(caps[at] % 8) + if caps[at] % 8 == 7 { f64::INFINITY } else { 0.0 };
+                // A third of them is unlimited; guarantees are within the limits.
+                let workload_limits = limit.map(|limit| if limit % 3 == 0 { f64::INFINITY } else { f64::from(limit) });
+                let workload_guarantees = [0, 1].map(|at| f64::from(guarantee[at] % 128).min(workload_limits[at]));
                 let limits = Limits {
                     session_cap: Some(replicas.iter().map(|_| cap(0).max(1.0)).collect()),
                     workload_cap: Some(replicas.iter().flat_map(|_| [cap(1), cap(2)]).collect()),
@@ -342,20 +382,23 @@ impl Caller {
                     output_tokens: Some(vec![f64::from(*output); 2]),
                     lease_s: Some(vec![f64::from(*lease); replicas.len() * 2]),
                     bypass: Some(f64::from(*bypass)),
+                    guarantee_tokens: Some(workload_guarantees.to_vec()),
+                    limit_tokens: Some(workload_limits.to_vec()),
                     replicas: replicas.clone(),
                     workloads: self.router.workloads(),
                     ..Limits::default()
                 };
                 let step = self.router.view(self.now).step;
                 self.router.set_limits(self.now, &limits, step).map_err(|error| TestCaseError::fail(format!("{error}")))?;
-                let whole = |tokens: f64| (tokens / f64::from(BLOCK)).floor() * f64::from(BLOCK);
+                self.reserve = whole(f64::from(*output)) + whole(f64::from(*growth));
                 let in_force = InForce {
                     session_cap: cap(0).max(1.0),
                     workload_cap: [cap(1), cap(2)],
                     turn_cap: cap(3),
-                    ceiling: whole(f64::from(*ceiling)),
-                    overflow: whole(f64::from(*ceiling) + 40.0),
+                    ceiling: down(f64::from(*ceiling)),
+                    overflow: down(f64::from(*ceiling) + 40.0),
                 };
+                self.workload_limits = workload_limits.map(down);
                 self.limits = replicas.iter().map(|name| (name.to_string(), in_force)).collect();
             }
             Event::Wait { millis } => {
@@ -403,21 +446,38 @@ impl Caller {
     /// Admissions leave commit, caps and overflow respected; only continuations, growth and forced turns may exceed them.
     fn check_limits(&mut self) -> Result<(), TestCaseError> {
         let (admitted, forced) = (std::mem::take(&mut self.admitted), std::mem::take(&mut self.forced));
+        let joined = std::mem::take(&mut self.joined);
         let view = self.router.view(self.now);
         prop_assert!(self.router.drain().is_none(), "the event before left a turn waiting that fits");
+        // Who goes and comes back under its name starts anew.
+        self.limits.retain(|name, _| view.replicas.iter().any(|other| **other == **name));
         let column = |name: &str| match &view.column(name).expect("there").values {
             Values::F64(values) => values.clone(),
             Values::I64(values) => values.iter().map(|&value| value as f64).collect(),
-            Values::Bool(_) => unreachable!("no flag is read"),
+            Values::Bool(values) => values.iter().map(|&value| f64::from(u8::from(value))).collect(),
         };
+        let (capacity, guaranteed) = (column("kv_tokens"), column("guaranteed_tokens"));
         let (charge, running, idle) = (column("charge_tokens"), column("sessions_running"), column("sessions_idle"));
+        let committed = column("committed_tokens");
+        for workload in 0..2 {
+            let (before, now) = (self.committed[workload], committed[workload]);
+            // Who holds nothing, or gave it up in this event, may start with a prompt within the limit, whatever it will grow to.
+            let alone = admitted.iter().any(|decision| now <= whole(decision.receipt.prompt_tokens as f64) + self.reserve);
+            let kept = now <= self.workload_limits[workload].max(before) || alone;
+            prop_assert!(admitted.is_empty() || forced || joined || kept, "{now} committed under {:?}", self.workload_limits);
+            self.committed[workload] = now;
+        }
+        let accepting = column("accepting");
         for (row, name) in view.replicas.iter().enumerate() {
             let own = |values: &[f64]| [values[2 * row], values[2 * row + 1]];
             let (running, idle) = (own(&running), own(&idle));
             let sessions = [running[0] + idle[0], running[1] + idle[1]];
             let before = self.sessions.insert(name.to_string(), sessions).unwrap_or_default();
+            let here = admitted.iter().filter(|decision| decision.replica.as_deref() == Some(&**name)).count();
+            prop_assert!(here == 0 || accepting[row] > 0.0, "{name} admits somebody and accepts nobody");
             let Some(limits) = self.limits.get(&**name) else { continue };
-            if charge[row] > limits.overflow {
+            // Those below their guarantee keep it until the replica bursts.
+            if charge[row] > limits.overflow && (charge[row] > capacity[row] || guaranteed.iter().sum::<f64>() < 1.0) {
                 prop_assert!(idle.iter().sum::<f64>() < 1.0, "above the overflow nothing idle keeps its charge");
             }
             for decision in admitted.iter().filter(|decision| decision.replica.as_deref() == Some(&**name)) {
@@ -425,7 +485,9 @@ impl Caller {
                 let alone = receipt.charge_tokens == 0 && receipt.prompt_tokens as f64 <= limits.ceiling;
                 prop_assert!(alone || (receipt.commit_tokens + receipt.need_tokens) as f64 <= limits.ceiling, "{decision:?} against {limits:?}");
                 prop_assert!(receipt.charge_tokens as f64 <= limits.overflow, "{decision:?} against {limits:?}");
-                prop_assert!(forced || sessions.iter().sum::<f64>() <= limits.session_cap);
+                // A member of a family is no session more.
+                let total = sessions.iter().sum::<f64>();
+                prop_assert!(forced || total <= limits.session_cap.max(before.iter().sum()));
                 prop_assert!(forced || running.iter().sum::<f64>() <= limits.turn_cap);
             }
             for workload in 0..2 {
@@ -435,6 +497,15 @@ impl Caller {
         }
         Ok(())
     }
+}
+
+/// Tokens of the whole blocks in a number of tokens, and of the blocks that it takes.
+fn down(tokens: f64) -> f64 {
+    (tokens / f64::from(BLOCK)).floor() * f64::from(BLOCK)
+}
+
+fn whole(tokens: f64) -> f64 {
+    (tokens / f64::from(BLOCK)).ceil() * f64::from(BLOCK)
 }
 
 /// Random histories per law; `PROPTEST_CASES` asks for more.

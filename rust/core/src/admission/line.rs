@@ -12,6 +12,8 @@ struct Queue {
     virtual_time: f64,
     /// It waited, and was not stopped by its own caps, when the line was last scanned.
     eligible: bool,
+    /// Blocks of the prompts that wait.
+    blocks: u64,
 }
 
 /// Held turns by workload.
@@ -32,12 +34,26 @@ impl Line {
         self.len
     }
 
-    pub(crate) fn insert(&mut self, workload: u32, place: Place) {
-        self.len += usize::from(self.queues[workload as usize].turns.insert(place));
+    /// Adds a turn whose prompt has `blocks`.
+    pub(crate) fn insert(&mut self, workload: u32, place: Place, blocks: u64) {
+        let queue = &mut self.queues[workload as usize];
+        if queue.turns.insert(place) {
+            queue.blocks += blocks;
+            self.len += 1;
+        }
     }
 
-    pub(crate) fn remove(&mut self, workload: u32, place: Place) {
-        self.len -= usize::from(self.queues[workload as usize].turns.remove(&place));
+    pub(crate) fn remove(&mut self, workload: u32, place: Place, blocks: u64) {
+        let queue = &mut self.queues[workload as usize];
+        if queue.turns.remove(&place) {
+            queue.blocks -= blocks;
+            self.len -= 1;
+        }
+    }
+
+    /// Blocks of the prompts of a workload that wait.
+    pub(crate) fn blocks(&self, workload: u32) -> u64 {
+        self.queues[workload as usize].blocks
     }
 
     /// The first turns of a workload.

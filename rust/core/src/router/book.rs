@@ -61,6 +61,11 @@ impl Router {
 
     /// Charges the session on a replica, with no turn placed there yet.
     pub(super) fn charge_session(&mut self, session: u32, home: u32) {
+        self.sessions[session].member = self.has_live_parent(session);
+        self.charge_again(session, home);
+    }
+
+    fn charge_again(&mut self, session: u32, home: u32) {
         let now = self.now;
         let state = &mut self.sessions[session];
         debug_assert!(state.home.is_none());
@@ -70,8 +75,8 @@ impl Router {
         state.weights_epoch = self.replicas[home as usize].weights_epoch;
         state.meter.added_blocks = 0;
         state.idle_since = now;
-        let workload = state.workload;
-        self.ledger.update(home, workload, |sums| sums.idle += 1);
+        let (workload, counted) = (state.workload, u64::from(!state.member));
+        self.ledger.update(home, workload, |sums| sums.idle += counted);
         self.replicas[home as usize].idle[workload as usize].insert((now, session));
     }
 
@@ -85,9 +90,9 @@ impl Router {
         let Some(home) = state.home.take() else { return };
         let headroom = std::mem::take(&mut state.headroom);
         state.meter.added_blocks = 0;
-        let (workload, idle_since) = (state.workload, state.idle_since);
+        let (workload, idle_since, counted) = (state.workload, state.idle_since, u64::from(!state.member));
         self.ledger.update(home, workload, |sums| {
-            sums.idle -= 1;
+            sums.idle -= counted;
             sums.headroom -= headroom;
         });
         self.replicas[home as usize].idle[workload as usize].remove(&(idle_since, session));
@@ -123,10 +128,10 @@ impl Router {
         let state = &mut self.sessions[session];
         state.running += 1;
         if state.running == 1 {
-            let idle_since = state.idle_since;
+            let (idle_since, counted) = (state.idle_since, u64::from(!state.member));
             self.ledger.update(home, workload, |sums| {
-                sums.idle -= 1;
-                sums.running += 1;
+                sums.idle -= counted;
+                sums.running += counted;
             });
             self.replicas[home as usize].idle[workload as usize].remove(&(idle_since, session));
             // While one turn is open it stands for the whole session, so that a rewritten prompt frees the old path at once.
@@ -152,9 +157,10 @@ impl Router {
         state.running -= 1;
         if state.running == 0 {
             state.idle_since = now;
+            let counted = u64::from(!state.member);
             self.ledger.update(home, workload, |sums| {
-                sums.idle += 1;
-                sums.running -= 1;
+                sums.idle += counted;
+                sums.running -= counted;
             });
             self.replicas[home as usize].idle[workload as usize].insert((now, session));
         }
@@ -186,7 +192,7 @@ impl Router {
     pub(super) fn unpause(&mut self, session: u32, home: u32, idle_since: u64, claimed: Cursor) {
         let before = self.ledger.charge(home);
         let weights_epoch = self.sessions[session].weights_epoch;
-        self.charge_session(session, home);
+        self.charge_again(session, home);
         self.sessions[session].weights_epoch = weights_epoch;
         let workload = self.sessions[session].workload;
         let idle = &mut self.replicas[home as usize].idle[workload as usize];

@@ -7,12 +7,14 @@
 mod audit;
 mod book;
 mod checks;
+mod families;
 mod feeds;
 mod finish;
 mod fit;
 mod fleet;
 mod paths;
 mod pump;
+mod reclaim;
 mod sessions;
 mod submit;
 mod timers;
@@ -46,6 +48,8 @@ const UNKNOWN_CAPACITY_BLOCKS: u64 = 1 << 18;
 struct Replica {
     config: ReplicaConfig,
     alive: bool,
+    /// It admits nobody any more.
+    closing: Option<Closing>,
     /// Capacity in blocks, [`crate::units::UNBOUNDED_BLOCKS`] when unknown.
     blocks: u64,
     weight_version: i64,
@@ -62,6 +66,21 @@ struct Replica {
     /// The blocked turn it drains for.
     reserved_for: Option<u32>,
     idle: Vec<BTreeSet<(Nanos, u32)>>,
+}
+
+/// Why a replica admits nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// It is being drained.
+    Drain,
+    /// It goes once nothing runs there.
+    Remove,
+}
+
+impl Replica {
+    fn accepts(&self) -> bool {
+        self.alive && self.closing.is_none()
+    }
 }
 
 /// A workload and its counters.
@@ -131,6 +150,8 @@ pub struct Router {
     next_control: Option<Nanos>,
     policy_due: bool,
     deadlines: BTreeSet<(Nanos, u32)>,
+    /// Replicas that go once nothing runs there.
+    removing: Vec<u32>,
     /// Placed turns by their last event.
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
@@ -204,6 +225,7 @@ impl Router {
             next_control: None,
             policy_due: true,
             deadlines: BTreeSet::new(),
+            removing: Vec::new(),
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
             paused_paths: false,
@@ -295,6 +317,7 @@ impl Router {
         let compiled = enforced::compile(limits, step, &rows, &self.workloads(), self.hasher.block_tokens(), self.replicas.len())?;
         let seq = self.begin(now);
         self.limits = compiled;
+        self.scale_guarantees();
         self.applied_at = self.now;
         for replica in &mut self.replicas {
             replica.lost_blocks = 0;
@@ -373,6 +396,21 @@ impl Router {
         (0..self.replicas.len() as u32).filter(|&slot| self.replicas[slot as usize].alive)
     }
 
+    /// Replicas that admit sessions.
+    fn accepting(&self) -> impl Iterator<Item = u32> + '_ {
+        self.live().filter(|&slot| self.replicas[slot as usize].accepts())
+    }
+
+    /// Guarantees are kept out of the ceilings that there are. Where one shrinks, what it protected may have to go.
+    fn scale_guarantees(&mut self) {
+        let room = self.accepting().map(|slot| u128::from(self.limits.replicas[slot as usize].ceiling)).sum();
+        if self.limits.scale_guarantees(room) {
+            for slot in self.live().collect::<Vec<_>>() {
+                self.relieve(slot);
+            }
+        }
+    }
+
     fn root_name(&self, namespace: &str) -> Arc<str> {
         if self.salt == 0 { namespace.into() } else { format!("{namespace}\u{0}{}", self.salt).into() }
     }
@@ -427,6 +465,7 @@ impl Router {
         let replica = Replica {
             config,
             alive: true,
+            closing: None,
             blocks,
             weight_version: -1,
             weights_epoch,
@@ -445,6 +484,7 @@ impl Router {
         self.index.residency.add_replica(slot);
         self.ledger.add_replica(slot);
         self.limits.add_replica(slot, blocks, &others, self.workloads.len());
+        self.scale_guarantees();
         true
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Router;
 use super::fit::Fit;
+use super::reclaim::{Claimant, reclaimable};
 use super::types::{Reason, Status};
 use crate::placement::{cost, expected_output};
 use crate::sessions::{TurnState, Verdict};
@@ -25,14 +26,17 @@ struct Choice {
 impl Router {
     /// Places what fits. Decisions leave by the outbox, except that about `submitting`, which its submit answers.
     pub(super) fn pump(&mut self, submitting: Option<u32>) {
+        self.retire_drained();
         while self.line.len() > 0 && self.scan(submitting) {}
     }
 
-    /// One scan in order; `true` after a placement, because that changes the order.
+    /// One scan in order; `true` after a placement, because that changes the order, and after the end of a reservation, because it
+    /// may have kept out those that were tried before.
     fn scan(&mut self, submitting: Option<u32>) -> bool {
+        let mut unreserved = false;
         // By workload scanned so far: the oldest turn that was passed over for room. It owns the workload's credit.
         let mut skipped: Vec<u32> = Vec::new();
-        for workload in self.line.order() {
+        for workload in self.scan_order() {
             let head: Vec<u32> = self.line.head(workload, self.limits.lookahead).collect();
             let (mut oldest, mut capped): (Option<u32>, bool) = (None, true);
             for turn in head {
@@ -44,9 +48,9 @@ impl Router {
                         return true;
                     }
                     Attempt::Blocked(reason) => {
-                        capped &= reason == Reason::WorkloadCap;
+                        capped &= matches!(reason, Reason::WorkloadCap | Reason::Limit);
                         if !matches!(reason, Reason::Ceiling | Reason::Overcommitted) {
-                            self.unreserve(turn);
+                            unreserved |= self.unreserve(turn);
                         } else if oldest.is_none_or(|other| self.turns[turn].seq < self.turns[other].seq) {
                             oldest = Some(turn);
                         }
@@ -61,7 +65,19 @@ impl Router {
                 self.line.stopped(workload);
             }
         }
-        false
+        unreserved
+    }
+
+    /// Workloads that wait: those below their guarantee first, the emptiest of them before the others; then by virtual time.
+    fn scan_order(&mut self) -> Vec<u32> {
+        let mut order = self.line.order();
+        let filled = |workload: &u32| {
+            let guarantee = self.limits.workloads[*workload as usize].guarantee;
+            let commit = self.ledger.total(*workload);
+            if commit < guarantee { commit as f64 / guarantee as f64 } else { 1.0 }
+        };
+        order.sort_by(|a, b| filled(a).total_cmp(&filled(b)));
+        order
     }
 
     fn try_place(&mut self, turn: u32, submitting: Option<u32>) -> Attempt {
@@ -71,12 +87,15 @@ impl Router {
         self.depths = depths;
         let mut closest: Option<(u32, Fit)> = None;
         let mut possible: Vec<(f64, u32)> = Vec::new();
+        let mut claimant: Option<Claimant> = None;
         for &replica in &candidates {
             let fit = self.fit(turn, replica);
-            let reclaimed = match fit.blocked {
-                None => Some(0),
-                Some(Reason::SessionCap | Reason::WorkloadCap | Reason::Ceiling) => self.reclaim_estimate(turn, replica, &fit),
-                Some(_) => None,
+            let reclaimed = if fit.blocked.is_none() {
+                Some(0)
+            } else if reclaimable(fit.blocked) {
+                self.reclaim_estimate(claimant.get_or_insert_with(|| self.claimant(turn)), replica, &fit)
+            } else {
+                None
             };
             if let Some(reclaimed) = reclaimed {
                 possible.push((self.cost_of(turn, replica, reclaimed), replica));
@@ -92,7 +111,8 @@ impl Router {
         for at in 0..possible.len() {
             let (cost_s, replica) = possible[at];
             // The estimate may have been too high where victims share their prefix: ask the ledger itself.
-            if self.fit(turn, replica).blocked.is_none() || self.reclaim_for(turn, replica) {
+            let fits = self.fit(turn, replica).blocked.is_none() || claimant.as_ref().is_some_and(|claimant| self.reclaim_for(claimant, replica));
+            if fits {
                 let fit = self.fit(turn, replica);
                 possible.remove(at);
                 let mut alternatives = [None; 3];
@@ -107,25 +127,9 @@ impl Router {
         let reason = closest.as_ref().and_then(|(_, fit)| fit.blocked).unwrap_or(Reason::NoReplica);
         let (replica, need, limit) = closest.map_or((None, 0, 0.0), |(replica, fit)| (Some(replica), fit.need, fit.limit));
         let mut receipt = self.receipt(turn, replica, need, limit);
-        receipt.reclaimable_tokens = replica.map_or(0, |slot| self.reclaimable(slot).iter().map(|victim| victim.2).sum::<u64>() * self.block_tokens);
+        receipt.reclaimable_tokens = replica.map_or(0, |slot| self.reclaimable_tokens(turn, slot));
         self.turns[turn].verdict = Verdict { status: Status::Held, replica, cached_tokens: 0, alternatives: [None; 3], reason, receipt };
         Attempt::Blocked(reason)
-    }
-
-    /// Tokens that reclaim would free at most, when that could make the turn fit.
-    fn reclaim_estimate(&self, turn: u32, replica: u32, fit: &Fit) -> Option<u64> {
-        let workload = self.turns[turn].workload;
-        let (mut blocks, mut sessions, mut own) = (0u64, 0u64, 0u64);
-        for (_, session, freed) in self.reclaimable(replica) {
-            if blocks >= fit.short.blocks && sessions >= fit.short.sessions && own >= fit.short.workload_sessions {
-                break;
-            }
-            blocks += freed;
-            sessions += 1;
-            own += u64::from(self.sessions[session].workload == workload);
-        }
-        let enough = blocks >= fit.short.blocks && sessions >= fit.short.sessions && own >= fit.short.workload_sessions;
-        enough.then_some(blocks * self.block_tokens)
     }
 
     /// Placement cost of a turn, with `self.depths` filled for it.
@@ -236,19 +240,17 @@ impl Router {
     pub(super) fn leave_line(&mut self, turn: u32) {
         let state = &self.turns[turn];
         let TurnState::Held { place, .. } = state.state else { return };
-        self.line.remove(state.workload, place);
+        self.line.remove(state.workload, place, self.prompt_blocks(turn));
         if let Some(deadline) = state.deadline {
             self.deadlines.remove(&(deadline, turn));
         }
         self.unreserve(turn);
     }
 
-    fn unreserve(&mut self, turn: u32) {
-        for replica in &mut self.replicas {
-            if replica.reserved_for == Some(turn) {
-                replica.reserved_for = None;
-            }
-        }
+    /// Ends the reservation of a turn, where it has one.
+    fn unreserve(&mut self, turn: u32) -> bool {
+        let reserved = self.replicas.iter_mut().find(|replica| replica.reserved_for == Some(turn));
+        reserved.is_some_and(|replica| replica.reserved_for.take().is_some())
     }
 
     /// Counts blocks admitted past a turn that blocks for room. When its credit is spent, the replica closest to fitting
@@ -259,7 +261,7 @@ impl Router {
         let bypassed = *bypassed;
         let reserved: Vec<u32> = self.replicas.iter().filter_map(|replica| replica.reserved_for).collect();
         let workload = self.turns[turn].workload;
-        let most = (self.live().count() / 4).max(1);
+        let most = (self.accepting().count() / 4).max(1);
         if reserved.len() >= most || reserved.iter().any(|&other| self.turns[other].workload == workload) {
             return;
         }
@@ -290,7 +292,8 @@ fn rank(fit: &Fit) -> u8 {
         Some(Reason::TurnCap) => 2,
         Some(Reason::SessionCap) => 3,
         Some(Reason::WorkloadCap) => 4,
-        Some(_) => 5,
-        None => 6,
+        Some(Reason::Limit) => 5,
+        Some(_) => 6,
+        None => 7,
     }
 }

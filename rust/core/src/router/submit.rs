@@ -36,6 +36,7 @@ impl Router {
             self.stats.mismatches += u64::from(matches!(error, Error::HistoryMismatch { .. }));
             return Err(error);
         }
+        self.check_parent(submit)?;
         self.begin(now);
         // A timer may have ended the session.
         if let Err(error) = self.check_append(submit) {
@@ -49,6 +50,7 @@ impl Router {
         }
         self.stats.submitted += 1;
         let session = self.session_for(submit, &named);
+        self.adopt(session, submit.parent);
         let path = self.path_for(session, submit);
         let turn = self.new_turn(submit, session, path, named.candidates, avoid);
         let workload = self.turns[turn].workload;
@@ -61,7 +63,9 @@ impl Router {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
         let home = self.sessions[session].home;
-        if let Some(home) = home.filter(|&home| blocks <= self.replicas[home as usize].blocks && self.is_candidate(turn, home)) {
+        // While turns of its session run on a replica that is being drained, this one may join them.
+        let stays = |home: u32| self.is_candidate(turn, home) || (self.replicas[home as usize].closing.is_some() && self.may_join(turn, home));
+        if let Some(home) = home.filter(|&home| blocks <= self.replicas[home as usize].blocks && stays(home)) {
             self.continuation(turn, session, home);
             let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
             self.pump(None);
@@ -69,7 +73,9 @@ impl Router {
         }
         let candidates = self.candidates(turn);
         // Who cannot wait is measured against what the engines can hold, not against the ceilings.
-        let fits = |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling } else { self.replicas[slot as usize].blocks };
+        let limit = self.limits.workloads[self.turns[turn].workload as usize].limit;
+        let fits =
+            |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling.min(limit) } else { self.replicas[slot as usize].blocks };
         if !candidates.is_empty() && !candidates.iter().any(|&slot| fits(slot)) {
             return self.reject(turn, Reason::TooLarge);
         }
@@ -83,20 +89,24 @@ impl Router {
         if self.line.len() >= self.max_held && hold {
             return self.reject(turn, Reason::LineFull);
         }
-        let place = match self.sessions[session].admitted {
+        let place = match self.sessions[session].admitted.or_else(|| self.family_admission(session)) {
             Some(admitted) => (false, admitted, turn),
             None => (true, self.turns[turn].seq, turn),
         };
         let workload = self.turns[turn].workload;
         self.turns[turn].state = TurnState::Held { place, bypassed: 0 };
-        self.line.insert(workload, place);
+        self.line.insert(workload, place, blocks);
         if let Some(deadline) = self.turns[turn].deadline {
             self.deadlines.insert((deadline, turn));
         }
         self.pump(Some(turn));
-        if matches!(self.turns[turn].state, TurnState::Held { .. }) && !hold && !self.force(turn) {
-            self.leave_line(turn);
-            return self.reject(turn, Reason::NoReplica);
+        if matches!(self.turns[turn].state, TurnState::Held { .. }) && !hold {
+            if !self.force(turn) {
+                self.leave_line(turn);
+                return self.reject(turn, Reason::NoReplica);
+            }
+            // Whom it pushed out may have made room for more than it took.
+            self.pump(None);
         }
         if matches!(self.turns[turn].state, TurnState::Held { .. }) {
             self.stats.held += 1;
@@ -284,6 +294,8 @@ impl Router {
             namespace,
             root,
             single_turn,
+            parent: None,
+            member: false,
             home: None,
             trunk,
             tail: Vec::new(),

@@ -124,6 +124,8 @@ pub struct Submit<'a> {
     pub session: Option<&'a str>,
     /// The workload; absent = that of the session, else the first one.
     pub workload: Option<&'a str>,
+    /// The session that waits for this one, as an agent does for its sub-agents. One that is not known is no hindrance.
+    pub parent: Option<&'a str>,
     /// Model, adapter, salt: what makes equal tokens unequal caches. Absent = that of the session, else `""`.
     pub namespace: Option<&'a str>,
     /// What is asked.
@@ -147,6 +149,7 @@ impl<'a> Submit<'a> {
             attempt: 0,
             session: None,
             workload: None,
+            parent: None,
             namespace: None,
             input,
             max_new_tokens: None,
@@ -222,6 +225,8 @@ pub enum Reason {
     SessionCap,
     /// Held: sessions of the workload are at `workload_cap`.
     WorkloadCap,
+    /// Held: what its workload would commit on all replicas is above `limit_tokens`.
+    Limit,
     /// Held: commit + need is above `ceiling_tokens`.
     Ceiling,
     /// Held: it waits behind others of its workload.
@@ -254,6 +259,7 @@ impl Reason {
             Self::TurnCap => "turn_cap",
             Self::SessionCap => "session_cap",
             Self::WorkloadCap => "workload_cap",
+            Self::Limit => "limit",
             Self::Ceiling => "ceiling",
             Self::Behind => "behind",
             Self::TooLarge => "too_large",

@@ -46,7 +46,7 @@ impl Router {
         vec![
             column("kv_tokens", Values::F64(self.live().map(|slot| state(slot).config.kv_tokens).collect())),
             column("block_tokens", Values::I64(self.live().map(|slot| self.engine_block(slot) as i64).collect())),
-            column("accepting", Values::Bool(self.live().map(|slot| state(slot).alive).collect())),
+            column("accepting", Values::Bool(self.live().map(|slot| state(slot).accepts()).collect())),
             column("exact", Values::Bool(self.live().map(|slot| self.index.residency.knowledge(slot) == Knowledge::Whole).collect())),
             column("weight_version", Values::I64(self.live().map(|slot| state(slot).weight_version).collect())),
             column("charge_tokens", tokens(&|slot| self.ledger.charge(slot))),
@@ -97,6 +97,7 @@ impl Router {
             held_tokens[w] += turn.prompt_tokens as f64;
             oldest[w] = oldest[w].max(seconds(self.now - turn.submitted_at));
         }
+        let tokens = |blocks: u64| (blocks * self.block_tokens) as f64;
         let estimates: Vec<Estimates> = (0..count).map(|w| self.estimates(w as u32)).collect();
         let column = |name, values| Column { name, shape: Shape::Workloads, values };
         let counts = |read: &dyn Fn(&super::Workload) -> i64| Values::I64(self.workloads.iter().map(read).collect());
@@ -104,6 +105,8 @@ impl Router {
         let learned = |read: &dyn Fn(&Estimates) -> f64| Values::F64(estimates.iter().map(read).collect());
         vec![
             column("target", reals(&|workload| workload.config.target)),
+            column("committed_tokens", Values::F64((0..count).map(|w| tokens(self.ledger.total(w as u32))).collect())),
+            column("guaranteed_tokens", Values::F64((0..count).map(|w| tokens(self.limits.workloads[w].guarantee)).collect())),
             column("held_new", Values::I64(held_new)),
             column("held_paused", Values::I64(held_paused)),
             column("paused", Values::I64(paused)),

@@ -23,6 +23,10 @@ pub(crate) struct Session {
     pub(crate) root: Arc<str>,
     /// Ends with its only turn: the caller named no session.
     pub(crate) single_turn: bool,
+    /// The session that waits for this one, by name: it may have ended.
+    pub(crate) parent: Option<Arc<str>>,
+    /// It was admitted while its parent lived: it counts in no cap of sessions.
+    pub(crate) member: bool,
     /// Replica on which the session is charged.
     pub(crate) home: Option<u32>,
     /// Where the full blocks of the history end. Anchored.
