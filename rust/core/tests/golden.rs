@@ -5,7 +5,7 @@ use turnout_core::control::limits::Limits;
 use turnout_core::control::view::Values;
 use turnout_core::router::Router;
 use turnout_core::router::types::{
-    Completion, Decision, Effect, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
+    Completion, Decision, Effect, Metrics, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -493,8 +493,8 @@ fn guarantee() {
     });
     let b: Vec<Decision> = (0..10).map(|at| fleet.submit(0, &format!("b{at}"), "b", &[(at * 1_000, 100)])).collect();
     b.iter().for_each(placed);
-    for at in 1..=4 {
-        fleet.complete(at as u64 * SECOND, &b[at], 0);
+    for (at, turn) in b.iter().enumerate().take(5).skip(1) {
+        fleet.complete(at as u64 * SECOND, turn, 0);
     }
     let first = fleet.submit(10 * SECOND, "a0", "a", &[(50_000, 250)]);
     placed(&first);
@@ -555,7 +555,7 @@ fn sub_agents() {
     let c1 = child(&mut fleet, "c1", "p1", 30_000);
     placed(&c1);
     // p1 was paused for its child, which counts in no cap: a slot is free for the stranger.
-    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [stranger.turn.clone()]);
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), std::slice::from_ref(&stranger.turn));
     assert_eq!(fleet.books(SECOND).1, 660.0);
     fleet.end(SECOND, "s");
     assert_eq!((fleet.books(SECOND).1, fleet.column(SECOND, "pauses")[0]), (650.0, 1.0));
@@ -648,4 +648,97 @@ fn drain_remove_and_open_again() {
     held(&back, Reason::Overcommitted);
     assert!(fleet.end(10, "idle").is_empty(), "100 are charged, and 110 needed");
     assert_eq!(fleet.end(11, "new").iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [back.turn]);
+}
+
+/// Blocks of 1. The sessions of an owner that is gone end, its waiting turns too; those of others stay.
+#[test]
+fn a_lost_owner_leaves_nothing() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["w"]);
+    let submit = |fleet: &mut Fleet, name: &str, owner: Option<&str>, first: u32| {
+        let prompt = fleet.prompt(&[(first, 400)]);
+        fleet.router.submit(0, &Submit { session: Some(name), owner, ..Submit::new(TurnInput::Prompt(&prompt)) }).unwrap()
+    };
+    placed(&submit(&mut fleet, "a", Some("one"), 0));
+    placed(&submit(&mut fleet, "b", Some("two"), 10_000));
+    held(&submit(&mut fleet, "c", Some("one"), 20_000), Reason::Ceiling);
+    let waits = submit(&mut fleet, "d", None, 30_000);
+    held(&waits, Reason::Ceiling);
+    // Who names a session last answers for it.
+    placed(&submit(&mut fleet, "b", Some("one"), 10_000));
+    placed(&submit(&mut fleet, "b", Some("two"), 10_000));
+    assert_eq!(fleet.router.owner_lost(1, "one").effect, Effect::Done);
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [waits.turn]);
+    assert_eq!(fleet.router.stats().live_sessions, 2);
+    assert_eq!(fleet.router.owner_lost(2, "one").effect, Effect::Unknown);
+}
+
+/// Blocks of 16. A turn that nobody reports on is charged nowhere, and what shares its prompt follows it.
+#[test]
+fn chosen_without_a_trace() {
+    let mut fleet = Fleet::new(16, &[("r0", 1e6), ("r1", 1e6)], &["w"]);
+    let choose = |fleet: &mut Fleet, session: Option<&str>, parts: &[(u32, u32)]| {
+        let prompt = fleet.prompt(parts);
+        fleet.router.choose(0, &Submit { session, ..Submit::new(TurnInput::Prompt(&prompt)) }).unwrap()
+    };
+    let first = choose(&mut fleet, None, &[(0, 1_600)]);
+    assert_eq!((first.status, first.reason, &*first.turn, first.cached_tokens), (Status::Placed, Reason::Chosen, "", 0));
+    let second = choose(&mut fleet, Some("unknown"), &[(0, 1_600), (5_000, 16)]);
+    assert_eq!((second.replica, second.cached_tokens), (first.replica.clone(), 1_600));
+    assert_eq!((fleet.column(0, "charge_tokens"), fleet.router.stats().live_sessions, fleet.router.stats().chosen), (vec![0.0, 0.0], 0, 2));
+    // A session that is charged stays where it is, whatever others hold.
+    let known = fleet.submit(0, "known", "w", &[(90_000, 160)]);
+    assert_ne!(known.replica, first.replica, "the prefill that was chosen counts as queued");
+    assert_eq!(choose(&mut fleet, Some("known"), &[(0, 1_600), (5_000, 16)]).replica, known.replica);
+}
+
+/// Blocks of 1. The caller's own choice stands, and seconds that it adds to a cost move a tie.
+#[test]
+fn at_and_bias() {
+    let mut fleet = Fleet::new(1, &[("r0", 1_000.0), ("r1", 1_000.0)], &["w"]);
+    for (at, bias) in [("r0", 0.5), ("r1", -0.5)].into_iter().cycle().take(8).enumerate() {
+        let prompt = fleet.prompt(&[(at as u32 * 1_000, 10)]);
+        let submit = Submit { bias: &[bias], ..Submit::new(TurnInput::Prompt(&prompt)) };
+        assert_eq!(fleet.router.submit(0, &submit).unwrap().replica.as_deref(), Some("r1"));
+    }
+    let prompt = fleet.prompt(&[(90_000, 995)]);
+    let mut at = |name: &'static str, session: &'static str| {
+        let submit = Submit { session: Some(session), at: Some(name), ..Submit::new(TurnInput::Prompt(&prompt)) };
+        fleet.router.submit(0, &submit).unwrap()
+    };
+    let (free, full) = (at("r0", "a"), at("r1", "b"));
+    assert_eq!((free.reason, free.replica.as_deref()), (Reason::Admitted, Some("r0")));
+    assert_eq!((full.reason, full.replica.as_deref()), (Reason::Forced, Some("r1")));
+    fleet.complete(1, &free, 0);
+    // Its idle session moves with it.
+    let prompt = fleet.prompt(&[(90_000, 996)]);
+    let submit = Submit { session: Some("a"), at: Some("r1"), ..Submit::new(TurnInput::Prompt(&prompt)) };
+    assert_eq!(fleet.router.submit(2, &submit).unwrap().replica.as_deref(), Some("r1"));
+    assert_eq!(fleet.column(2, "charge_tokens")[0], 0.0);
+    let both = Submit { at: Some("r1"), candidates: Some(&["r0"]), ..submit };
+    assert!(fleet.router.submit(2, &both).unwrap_err().to_string().starts_with("at: got \"r1\""));
+    let nonsense = Submit { at: None, bias: &[("r0", f64::NAN)], ..submit };
+    assert!(fleet.router.submit(2, &nonsense).unwrap_err().to_string().starts_with("bias: got NaN for \"r0\""));
+}
+
+/// Reports of an engine reach the view; a counter that falls back belongs to a restarted engine, and a capacity replaces the configured one.
+#[test]
+fn what_engines_report() {
+    let mut fleet = Fleet::new(1, &[("r", f64::INFINITY)], &["w"]);
+    assert!(fleet.column(0, "engine_waiting")[0].is_nan() && fleet.column(0, "preemptions_per_s")[0].is_nan());
+    assert_eq!(fleet.column(0, "metrics_age_s"), [f64::INFINITY]);
+    let mut observe = |now: u64, total: u64| {
+        let metrics = Metrics { waiting: Some(7), preemptions_total: Some(total), kv_tokens: Some(500.0), ..Metrics::default() };
+        fleet.router.observe(now * SECOND, "r", &metrics).unwrap();
+    };
+    observe(1, 100);
+    observe(2, 110);
+    observe(3, 5);
+    assert_eq!((fleet.column(5 * SECOND, "engine_waiting"), fleet.column(5 * SECOND, "metrics_age_s")), (vec![7.0], vec![2.0]));
+    let rate = fleet.column(3 * SECOND, "preemptions_per_s")[0];
+    assert!((0.16..=15.0 / 86.56).contains(&rate), "15 in the time constant of 86.56 s, slightly faded: {rate}");
+    assert_eq!(fleet.column(5 * SECOND, "kv_tokens"), [500.0]);
+    placed(&fleet.submit(5 * SECOND, "a", "w", &[(0, 400)]));
+    held(&fleet.submit(5 * SECOND, "b", "w", &[(1_000, 200)]), Reason::Ceiling);
+    let nonsense = Metrics { kv_fraction: Some(1.5), ..Metrics::default() };
+    assert!(fleet.router.observe(6 * SECOND, "r", &nonsense).unwrap_err().to_string().starts_with("kv_fraction: got 1.5"));
 }

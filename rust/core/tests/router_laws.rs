@@ -9,12 +9,13 @@ use turnout_core::control::view::Values;
 use turnout_core::error::Error;
 use turnout_core::router::Router;
 use turnout_core::router::types::{
-    Completion, Decision, Effect, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
+    Completion, Decision, Effect, Metrics, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
 };
 
 const BLOCK: u32 = 4;
 const SESSIONS: [&str; 6] = ["s0", "s1", "s2", "s3", "s4", "s5"];
 const REPLICAS: [&str; 3] = ["r0", "r1", "r2"];
+const OWNERS: [&str; 2] = ["o0", "o1"];
 const WORKLOADS: [&str; 2] = ["a", "b"];
 
 #[derive(Debug, Clone)]
@@ -31,6 +32,23 @@ enum Event {
         deadline: Option<u64>,
         candidate: Option<usize>,
         parent: Option<usize>,
+        owner: Option<usize>,
+        at: Option<usize>,
+        bias: i8,
+    },
+    /// A turn that nobody reports on.
+    Choose {
+        session: usize,
+        family: u32,
+        shared: usize,
+    },
+    OwnerLost {
+        owner: usize,
+    },
+    Observe {
+        replica: usize,
+        preemptions: u64,
+        tokens: Option<u64>,
     },
     /// Continues with the exact history and some more.
     Continue {
@@ -112,8 +130,11 @@ enum By {
 fn event() -> impl Strategy<Value = Event> {
     let by = prop_oneof![Just(By::Prompt), Just(By::Append), Just(By::Count)];
     prop_oneof![
-        6 => (0..6usize, 0..2usize, 0..3u32, 0..40usize, 0..20usize, proptest::option::of(0..40u64), proptest::bool::weighted(0.9), proptest::option::weighted(0.2, 1..5_000u64), proptest::option::weighted(0.1, 0..3usize), proptest::option::weighted(0.2, 0..6usize))
-            .prop_map(|(session, workload, family, shared, private, max_new, hold, deadline, candidate, parent)| Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate, parent }),
+        6 => (0..6usize, 0..2usize, 0..3u32, 0..40usize, 0..20usize, proptest::option::of(0..40u64), proptest::bool::weighted(0.9), proptest::option::weighted(0.2, 1..5_000u64), proptest::option::weighted(0.1, 0..3usize), (proptest::option::weighted(0.2, 0..6usize), proptest::option::weighted(0.2, 0..2usize), proptest::option::weighted(0.05, 0..3usize), any::<i8>()))
+            .prop_map(|(session, workload, family, shared, private, max_new, hold, deadline, candidate, (parent, owner, at, bias))| Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate, parent, owner, at, bias }),
+        1 => (0..6usize, 0..3u32, 1..40usize).prop_map(|(session, family, shared)| Event::Choose { session, family, shared }),
+        1 => (0..2usize).prop_map(|owner| Event::OwnerLost { owner }),
+        1 => (0..3usize, 0..9u64, proptest::option::weighted(0.3, 40..400u64)).prop_map(|(replica, preemptions, tokens)| Event::Observe { replica, preemptions, tokens }),
         6 => (0..6usize, 1..20usize, by).prop_map(|(session, more, by)| Event::Continue { session, more, by }),
         3 => (any::<usize>(), 0..60u64).prop_map(|(turn, tokens)| Event::Progress { turn, tokens }),
         8 => (any::<usize>(), any::<bool>(), 0..30usize).prop_map(|(turn, ids, tokens)| Event::Complete { turn, ids, tokens }),
@@ -211,8 +232,12 @@ impl Caller {
     fn submit(&mut self, session: usize, tokens: Vec<u32>, submit: &Submit<'_>) -> Result<Option<Decision>, TestCaseError> {
         let decision = match self.router.submit(self.now, submit) {
             Ok(decision) => decision,
-            Err(Error::InvalidArgument { argument: "parent", .. }) => return Ok(None),
-            Err(Error::UnknownReplica { .. } | Error::HistoryMismatch { .. } | Error::UnknownSession { .. }) => return Ok(None),
+            Err(
+                Error::InvalidArgument { argument: "parent" | "at", .. }
+                | Error::UnknownReplica { .. }
+                | Error::HistoryMismatch { .. }
+                | Error::UnknownSession { .. },
+            ) => return Ok(None),
             Err(error) => return Err(TestCaseError::fail(format!("{error}"))),
         };
         match decision.status {
@@ -247,15 +272,25 @@ impl Caller {
         self.bound.remove(turn);
     }
 
+    fn ended(&mut self, session: usize) {
+        let turns: Vec<Arc<str>> = self.open.iter().filter(|turn| self.prompts[*turn].0 == session).cloned().collect();
+        for turn in turns {
+            self.gone(&turn);
+        }
+        self.histories.remove(&session);
+    }
+
     #[allow(clippy::too_many_lines, reason = "one arm per event")]
     fn apply(&mut self, event: &Event) -> Result<(), TestCaseError> {
         match event {
-            Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate, parent } => {
+            Event::Submit { session, workload, family, shared, private, max_new, hold, deadline, candidate, parent, owner, at, bias } => {
                 self.next += 1;
                 let mut tokens: Vec<u32> = (0..*shared as u32).map(|at| family * 1_000 + at).collect();
                 tokens.extend((0..=*private as u32).map(|at| 1_000_000 + self.next as u32 * 100 + at));
                 let prompt = self.router.hasher().prompt(&tokens);
                 let names = candidate.map(|at| [REPLICAS[at]]);
+                let bias = [("r0", f64::from(*bias) / 100.0)];
+                let present = self.router.replicas().iter().any(|name| &**name == "r0");
                 let submit = Submit {
                     session: Some(SESSIONS[*session]),
                     workload: Some(WORKLOADS[*workload]),
@@ -264,9 +299,15 @@ impl Caller {
                     deadline: deadline.map(|millis| millis * 1_000_000),
                     candidates: names.as_ref().map(|names| &names[..]),
                     parent: parent.map(|at| SESSIONS[at]),
+                    owner: owner.map(|at| OWNERS[at]),
+                    at: at.map(|at| REPLICAS[at]),
+                    bias: if present { &bias } else { &[] },
                     ..Submit::new(TurnInput::Prompt(&prompt))
                 };
-                if let (Some(decision), Some(names)) = (self.submit(*session, tokens, &submit)?, names) {
+                let decision = self.submit(*session, tokens, &submit)?;
+                let waits = decision.as_ref().is_some_and(|decision| decision.status == Status::Held);
+                prop_assert!(at.is_none() || !waits, "who chose the replica does not wait");
+                if let (Some(decision), Some(names)) = (decision, names) {
                     self.bound.insert(decision.turn, names[0]);
                 }
             }
@@ -335,11 +376,7 @@ impl Caller {
             }
             Event::End { session, completed } => {
                 self.router.end_session(self.now, SESSIONS[*session], *completed).expect("never fails");
-                let ended: Vec<Arc<str>> = self.open.iter().filter(|turn| self.prompts[*turn].0 == *session).cloned().collect();
-                for turn in ended {
-                    self.gone(&turn);
-                }
-                self.histories.remove(session);
+                self.ended(*session);
             }
             Event::Fork { session, child } => {
                 if self.router.fork(self.now, SESSIONS[*session], SESSIONS[*child]).is_ok()
@@ -350,6 +387,31 @@ impl Caller {
             }
             Event::Lose { replica } => {
                 if self.router.lose_replica(self.now, REPLICAS[*replica]).is_ok() {
+                    self.limits.remove(REPLICAS[*replica]);
+                }
+            }
+            Event::Choose { session, family, shared } => {
+                let tokens: Vec<u32> = (0..*shared as u32).map(|at| family * 1_000 + at).collect();
+                let prompt = self.router.hasher().prompt(&tokens);
+                let before = (self.router.stats(), self.router.charge_tokens());
+                let submit = Submit { session: Some(SESSIONS[*session]), ..Submit::new(TurnInput::Prompt(&prompt)) };
+                let chosen = self.router.choose(self.now, &submit).map_err(|error| TestCaseError::fail(format!("{error}")))?;
+                prop_assert!(chosen.turn.is_empty() && matches!(chosen.status, Status::Placed | Status::Rejected));
+                let after = self.router.stats();
+                prop_assert_eq!((after.open_turns, after.live_sessions), (before.0.open_turns, before.0.live_sessions), "nothing is tracked");
+                prop_assert!(self.router.charge_tokens() <= before.1, "nothing is charged");
+            }
+            Event::OwnerLost { owner } => {
+                self.router.owner_lost(self.now, OWNERS[*owner]);
+                for (session, name) in SESSIONS.iter().enumerate() {
+                    if self.router.peek_session(name).is_err() {
+                        self.ended(session);
+                    }
+                }
+            }
+            Event::Observe { replica, preemptions, tokens } => {
+                let metrics = Metrics { preemptions_total: Some(*preemptions), kv_tokens: tokens.map(|tokens| tokens as f64), ..Metrics::default() };
+                if self.router.observe(self.now, REPLICAS[*replica], &metrics).is_ok() && tokens.is_some() {
                     self.limits.remove(REPLICAS[*replica]);
                 }
             }
@@ -459,8 +521,8 @@ impl Caller {
         let (capacity, guaranteed) = (column("kv_tokens"), column("guaranteed_tokens"));
         let (charge, running, idle) = (column("charge_tokens"), column("sessions_running"), column("sessions_idle"));
         let committed = column("committed_tokens");
-        for workload in 0..2 {
-            let (before, now) = (self.committed[workload], committed[workload]);
+        for (workload, &now) in committed.iter().enumerate() {
+            let before = self.committed[workload];
             // Who holds nothing, or gave it up in this event, may start with a prompt within the limit, whatever it will grow to.
             let alone = admitted.iter().any(|decision| now <= whole(decision.receipt.prompt_tokens as f64) + self.reserve);
             let kept = now <= self.workload_limits[workload].max(before) || alone;

@@ -5,7 +5,7 @@ use crate::sessions::Meter;
 use crate::units::{Nanos, seconds};
 
 /// Weight by which older completions fade at each completion.
-const FADE: f64 = 1.0 - 1.0 / 32.0;
+pub(crate) const FADE: f64 = 1.0 - 1.0 / 32.0;
 /// Completions that a declared prior stands for.
 const PRIOR_WEIGHT: f64 = 4.0;
 /// Time constant of event rates, s.
@@ -20,7 +20,11 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) fn count(&mut self, now: Nanos) {
-        self.per_second = self.read(now) + 1.0 / RATE_SECONDS;
+        self.add(now, 1.0);
+    }
+
+    pub(crate) fn add(&mut self, now: Nanos, events: f64) {
+        self.per_second = self.read(now) + events / RATE_SECONDS;
         self.at = now;
     }
 

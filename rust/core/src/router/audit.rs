@@ -124,6 +124,9 @@ impl Router {
             if listed != session.is_idle() {
                 return Err(format!("session {:?}: the idle list is wrong", session.id));
             }
+            if session.owner.as_ref().is_some_and(|owner| !self.owners.get(owner).is_some_and(|owned| owned.contains(&slot))) {
+                return Err(format!("session {:?} is not listed with its owner", session.id));
+            }
             if self.quiet.contains(&(session.last_activity, slot)) != session.open.is_empty() {
                 return Err(format!("session {:?}: the quiet list is wrong", session.id));
             }
@@ -134,6 +137,10 @@ impl Router {
             if depth != session.known_tokens / self.block_tokens || session.tail.len() as u64 != session.known_tokens % self.block_tokens {
                 return Err(format!("session {:?}: trunk and tail do not make up {} known tokens", session.id, session.known_tokens));
             }
+        }
+        let listed = self.owners.values().map(BTreeSet::len).sum::<usize>();
+        if listed != self.sessions.iter().filter(|(_, session)| session.owner.is_some()).count() {
+            return Err(format!("owners: {listed} sessions listed, and not as many owned"));
         }
         let line: BTreeSet<u32> = self.line.all().into_iter().collect();
         for (slot, turn) in self.turns.iter() {

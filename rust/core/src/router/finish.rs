@@ -3,6 +3,7 @@
 use super::types::{Completion, Decision, Effect, Outcome, Reason, Status};
 use super::{Router, placed};
 use crate::error::{Error, Result};
+use crate::estimate::FADE;
 use crate::sessions::{Ending, Placement, TurnState};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
@@ -152,6 +153,8 @@ impl Router {
             } else {
                 0
             };
+            let now = self.now;
+            self.replicas[home as usize].decoded.add(now, output as f64);
             self.note_cached(turn, home, completion.cached_tokens);
             self.workloads[self.turns[turn].workload as usize].estimator.turn(output);
         }
@@ -168,8 +171,13 @@ impl Router {
         self.stats.surprises += u64::from(missing > 2 * self.block_tokens);
         let flushed = placed(&self.turns[turn]).is_some_and(|placement| placement.residency_epoch != Some(self.index.residency.epoch(home)));
         if verdict.reason == Reason::Continuation && !flushed {
-            let [turns, forecast, short] = &mut self.replicas[home as usize].shortfall;
-            (*turns, *forecast, *short) = (*turns + 1, *forecast + verdict.cached_tokens, *short + missing);
+            let forecast_tokens = verdict.cached_tokens;
+            let replica = &mut self.replicas[home as usize];
+            let [turns, forecast, short] = &mut replica.shortfall;
+            (*turns, *forecast, *short) = (*turns + 1, *forecast + forecast_tokens, *short + missing);
+            let [expected, found] = &mut replica.hits;
+            *expected = *expected * FADE + forecast_tokens as f64;
+            *found = *found * FADE + (forecast_tokens - missing) as f64;
         }
     }
 

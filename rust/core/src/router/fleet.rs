@@ -47,22 +47,24 @@ impl Router {
             state.config = replica;
             self.removing.retain(|&other| other != slot);
             self.resize(slot);
+            self.scale_guarantees();
+            self.policy_due = true;
         }
         self.pump(None);
         Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
     }
 
     /// Brings blocks, limits and residency of a replica up to its configuration.
-    fn resize(&mut self, slot: u32) {
+    pub(super) fn resize(&mut self, slot: u32) {
         let state = &mut self.replicas[slot as usize];
         let blocks = capacity_blocks(state.config.kv_tokens, self.hasher.block_tokens());
         if std::mem::replace(&mut state.blocks, blocks) != blocks {
             self.limits.resize_replica(slot, blocks);
+            self.scale_guarantees();
+            self.enforce_residency(slot);
+            self.relieve(slot);
+            self.policy_due = true;
         }
-        self.scale_guarantees();
-        self.enforce_residency(slot);
-        self.relieve(slot);
-        self.policy_due = true;
     }
 
     /// Lets a replica run dry: it admits nobody, its running turns go on, and its idle sessions move with their next turn.
@@ -159,6 +161,7 @@ impl Router {
         for turn in open {
             let state = &mut self.turns[turn];
             state.avoid = state.avoid.filter(other);
+            state.bias.retain(|bias| other(&bias.0));
             state.verdict.replica = state.verdict.replica.filter(other);
             state.verdict.alternatives = state.verdict.alternatives.map(|alternative| alternative.filter(other));
             if let Some(listed) = &mut state.candidates {

@@ -7,11 +7,14 @@
 mod audit;
 mod book;
 mod checks;
+mod choose;
 mod families;
 mod feeds;
 mod finish;
 mod fit;
 mod fleet;
+mod observe;
+mod owners;
 mod paths;
 mod pump;
 mod reclaim;
@@ -63,6 +66,12 @@ struct Replica {
     shortfall: [u64; 3],
     /// Blocks that idle sessions lost to the engine's eviction since limits were applied last.
     lost_blocks: u64,
+    observed: observe::Observed,
+    /// Faded sums over reporting continuations: tokens forecast, and those of them that were found.
+    hits: [f64; 2],
+    /// Output tokens of turns that completed, and tokens of KV whose sessions ended.
+    decoded: Rate,
+    dead: Rate,
     /// The blocked turn it drains for.
     reserved_for: Option<u32>,
     idle: Vec<BTreeSet<(Nanos, u32)>>,
@@ -134,6 +143,8 @@ pub struct Router {
     workloads: Vec<Workload>,
     sessions: Slab<Session>,
     session_slots: HashMap<Arc<str>, u32, TextState>,
+    /// Sessions by who answers for them.
+    owners: HashMap<Arc<str>, BTreeSet<u32>, TextState>,
     turns: Slab<Turn>,
     turn_slots: HashMap<Arc<str>, u32, TextState>,
     closed: ClosedTurns,
@@ -211,6 +222,7 @@ impl Router {
             workloads: workloads.into_iter().map(Workload::new).collect(),
             sessions: Slab::default(),
             session_slots: HashMap::with_hasher(TextState(key_seed)),
+            owners: HashMap::with_hasher(TextState(key_seed)),
             turns: Slab::default(),
             turn_slots: HashMap::with_hasher(TextState(key_seed)),
             closed: ClosedTurns::new(key_seed),
@@ -473,6 +485,10 @@ impl Router {
             prefilling: 0,
             shortfall: [0; 3],
             lost_blocks: 0,
+            observed: observe::Observed::default(),
+            hits: [0.0; 2],
+            decoded: Rate::default(),
+            dead: Rate::default(),
             reserved_for: None,
             idle: vec![BTreeSet::new(); self.workloads.len()],
         };

@@ -141,7 +141,8 @@ impl Router {
     fn cost_with(&self, turn: u32, replica: u32, cached: u64, reclaimed_tokens: u64) -> f64 {
         let state = &self.turns[turn];
         let output = expected_output(self.limits.workloads[state.workload as usize].output_tokens, state.max_new_tokens);
-        cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
+        let bias: f64 = state.bias.iter().filter(|bias| bias.0 == replica).map(|bias| bias.1).sum();
+        bias + cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
     }
 
     /// Takes a turn out of the line, charges its session on the replica and starts it.
@@ -222,10 +223,16 @@ impl Router {
         self.charge_turn(turn);
         self.stats.placed += 1;
         let uncached = self.turns[turn].prompt_tokens - verdict.cached_tokens;
-        let replica = &mut self.replicas[verdict.replica.expect("a placed turn has a replica") as usize];
-        replica.prefilling += 1;
-        replica.prefill_until =
-            replica.prefill_until.max(self.now).saturating_add((uncached as f64 * 1e9 / replica.config.prefill_tokens_per_s) as u64);
+        let replica = verdict.replica.expect("a placed turn has a replica");
+        self.replicas[replica as usize].prefilling += 1;
+        self.queue_prefill(replica, uncached);
+    }
+
+    /// Adds the prefill of a turn to what is queued on the replica.
+    pub(super) fn queue_prefill(&mut self, replica: u32, uncached_tokens: u64) {
+        let replica = &mut self.replicas[replica as usize];
+        let takes = (uncached_tokens as f64 * 1e9 / replica.config.prefill_tokens_per_s) as u64;
+        replica.prefill_until = replica.prefill_until.max(self.now).saturating_add(takes);
     }
 
     /// Sends the decision about a turn to the outbox, unless its own submit answers it.

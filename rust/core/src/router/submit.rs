@@ -10,9 +10,10 @@ use crate::sessions::{Ending, Session, Turn, TurnState, Verdict};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
 /// A request whose names have been looked up. Nothing has changed yet.
-struct Named {
+pub(super) struct Named {
     workload: Option<u32>,
     candidates: Option<Vec<u32>>,
+    bias: Vec<(u32, f64)>,
 }
 
 impl Router {
@@ -52,10 +53,11 @@ impl Router {
         let session = self.session_for(submit, &named);
         self.adopt(session, submit.parent);
         let path = self.path_for(session, submit);
-        let turn = self.new_turn(submit, session, path, named.candidates, avoid);
+        self.own(session, submit.owner);
+        let turn = self.new_turn(submit, session, path, named, avoid);
         let workload = self.turns[turn].workload;
         self.workloads[workload as usize].arrivals.count(self.now);
-        Ok(self.decide(turn, submit.hold))
+        Ok(self.decide(turn, submit.hold && submit.at.is_none()))
     }
 
     /// Places, queues or rejects a new turn.
@@ -165,7 +167,7 @@ impl Router {
         decision
     }
 
-    fn look_up(&self, submit: &Submit<'_>) -> Result<Named> {
+    pub(super) fn look_up(&self, submit: &Submit<'_>) -> Result<Named> {
         let workload = match submit.workload {
             None => None,
             Some(name) => Some(self.workloads.iter().position(|workload| &*workload.config.name == name).ok_or_else(|| Error::UnknownWorkload {
@@ -180,7 +182,23 @@ impl Router {
                 accepted: "at least one replica name, or nothing for all",
             });
         }
-        let candidates = submit.candidates.map(|names| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>()).transpose()?;
+        let slots = |names: &[&str]| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>();
+        let mut candidates = submit.candidates.map(slots).transpose()?;
+        if let Some(at) = submit.at {
+            let chosen = self.replica_slot(at)?;
+            if candidates.is_some_and(|candidates| !candidates.contains(&chosen)) {
+                return Err(Error::InvalidArgument { argument: "at", value: format!("{at:?}"), accepted: "one of the candidates" });
+            }
+            candidates = Some(vec![chosen]);
+        }
+        let mut bias = Vec::with_capacity(submit.bias.len());
+        for &(name, seconds) in submit.bias {
+            if !seconds.is_finite() {
+                let value = format!("{seconds} for {name:?}");
+                return Err(Error::InvalidArgument { argument: "bias", value, accepted: "finite seconds by replica" });
+            }
+            bias.push((self.replica_slot(name)?, seconds));
+        }
         match submit.input {
             TurnInput::Prompt(prompt) if prompt.tokens() == 0 => {
                 Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() })
@@ -195,7 +213,7 @@ impl Router {
             TurnInput::Count { prompt_tokens } if prompt_tokens == 0 || prompt_tokens > MAX_SEQUENCE_TOKENS => {
                 Err(Error::InvalidArgument { argument: "prompt_tokens", value: prompt_tokens.to_string(), accepted: "1 to 2^40" })
             }
-            _ => Ok(Named { workload, candidates }),
+            _ => Ok(Named { workload, candidates, bias }),
         }
     }
 
@@ -246,7 +264,7 @@ impl Router {
         }
     }
 
-    fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
+    pub(super) fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
         let TurnInput::Append { base_tokens, .. } = submit.input else { return Ok(()) };
         let Some(name) = submit.session else {
             return Err(Error::InvalidArgument {
@@ -273,7 +291,7 @@ impl Router {
         if session.known_tokens != session.history_tokens || open > 0 || other_root { Err(mismatch(None)) } else { Ok(()) }
     }
 
-    fn session_for(&mut self, submit: &Submit<'_>, named: &Named) -> u32 {
+    pub(super) fn session_for(&mut self, submit: &Submit<'_>, named: &Named) -> u32 {
         if let Some(&slot) = submit.session.and_then(|name| self.session_slots.get(name)) {
             return slot;
         }
@@ -296,6 +314,7 @@ impl Router {
             single_turn,
             parent: None,
             member: false,
+            owner: None,
             home: None,
             trunk,
             tail: Vec::new(),
@@ -322,7 +341,7 @@ impl Router {
         slot
     }
 
-    fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, candidates: Option<Vec<u32>>, avoid: Option<u32>) -> u32 {
+    pub(super) fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, named: Named, avoid: Option<u32>) -> u32 {
         let id: Arc<str> = match submit.turn {
             Some(id) => id.into(),
             None => loop {
@@ -364,7 +383,8 @@ impl Router {
             prompt_tokens: path.prompt_tokens,
             known_tokens: path.known_tokens,
             max_new_tokens: submit.max_new_tokens,
-            candidates,
+            candidates: named.candidates,
+            bias: named.bias,
             avoid,
             deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
             submitted_at: self.now,

@@ -134,6 +134,12 @@ pub struct Submit<'a> {
     pub max_new_tokens: Option<u64>,
     /// Replicas that may serve this turn; absent = all.
     pub candidates: Option<&'a [&'a str]>,
+    /// The replica that the caller has chosen: the turn is placed there whatever the limits say, counted as forced where they say no.
+    pub at: Option<&'a str>,
+    /// Seconds that a caller adds to the placement cost of some replicas, or takes off it.
+    pub bias: &'a [(&'a str, f64)],
+    /// Who answers for the session: when it is lost, so is the session.
+    pub owner: Option<&'a str>,
     /// `false`: never hold; place at once and count it as forced when limits say no.
     pub hold: bool,
     /// Nanoseconds after which a held turn leaves the line as expired.
@@ -154,6 +160,9 @@ impl<'a> Submit<'a> {
             input,
             max_new_tokens: None,
             candidates: None,
+            at: None,
+            bias: &[],
+            owner: None,
             hold: true,
             deadline: None,
         }
@@ -213,6 +222,8 @@ pub enum Reason {
     Moved,
     /// Placed against a limit because the caller cannot wait.
     Forced,
+    /// Chosen, not tracked: no limit was asked, and nothing is charged.
+    Chosen,
     /// Held: no replica accepts (none exists, or none of its candidates).
     NoReplica,
     /// Held: the replica's charge is above its overflow.
@@ -253,6 +264,7 @@ impl Reason {
             Self::Resumed => "resumed",
             Self::Moved => "moved",
             Self::Forced => "forced",
+            Self::Chosen => "chosen",
             Self::NoReplica => "no_replica",
             Self::Overcommitted => "overcommitted",
             Self::Reserved => "reserved",
@@ -362,6 +374,21 @@ pub struct Outcome {
     pub effect: Effect,
 }
 
+/// What an engine reports about itself; every part may be absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Metrics {
+    /// Share of its KV blocks in use, 0 to 1.
+    pub kv_fraction: Option<f64>,
+    /// Requests that run.
+    pub running: Option<u64>,
+    /// Requests that wait inside the engine.
+    pub waiting: Option<u64>,
+    /// Preemptions since the engine started.
+    pub preemptions_total: Option<u64>,
+    /// KV capacity in tokens, where the engine knows it better than the configuration.
+    pub kv_tokens: Option<f64>,
+}
+
 /// What a weight update does to a replica's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightsMode {
@@ -390,6 +417,10 @@ pub struct Stats {
     pub pauses: u64,
     pub moves: u64,
     pub forced: u64,
+    /// Decisions about turns that are not tracked.
+    pub chosen: u64,
+    /// Owners that were lost with sessions of theirs.
+    pub owners_lost: u64,
     /// Prompts that did not continue their session's history: an earlier token differs.
     pub edited: u64,
     /// The same: it is a shorter part of the history.
@@ -419,7 +450,7 @@ pub struct Stats {
 impl Stats {
     /// Every counter with its name, in declaration order.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 31] {
+    pub fn entries(&self) -> [(&'static str, u64); 33] {
         [
             ("submitted", self.submitted),
             ("placed", self.placed),
@@ -434,6 +465,8 @@ impl Stats {
             ("pauses", self.pauses),
             ("moves", self.moves),
             ("forced", self.forced),
+            ("chosen", self.chosen),
+            ("owners_lost", self.owners_lost),
             ("edited", self.edited),
             ("shortened", self.shortened),
             ("other_namespace", self.other_namespace),

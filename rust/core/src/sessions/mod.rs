@@ -25,6 +25,8 @@ pub(crate) struct Session {
     pub(crate) single_turn: bool,
     /// The session that waits for this one, by name: it may have ended.
     pub(crate) parent: Option<Arc<str>>,
+    /// Who answers for it.
+    pub(crate) owner: Option<Arc<str>>,
     /// It was admitted while its parent lived: it counts in no cap of sessions.
     pub(crate) member: bool,
     /// Replica on which the session is charged.
@@ -122,6 +124,8 @@ pub(crate) struct Turn {
     pub(crate) candidates: Option<Vec<u32>>,
     /// Replica of an earlier attempt.
     pub(crate) avoid: Option<u32>,
+    /// Seconds added to the placement cost, by replica.
+    pub(crate) bias: Vec<(u32, f64)>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) submitted_at: Nanos,
     pub(crate) last_event: Nanos,
