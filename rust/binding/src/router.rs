@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use turnout_core::error::Error;
 use turnout_core::prompt::{BlockHasher, HashKey, Prompt as CorePrompt};
 use turnout_core::router::Router as CoreRouter;
-use turnout_core::router::types::{Completion, RouterConfig, Submit, TurnInput, WeightsMode};
+use turnout_core::router::types::{Completion, Metrics, RouterConfig, Submit, TurnInput, WeightsMode};
 use turnout_core::units::seconds;
 
 use crate::arguments::{self, duration, time};
@@ -35,6 +35,45 @@ impl Router {
         match object.cast::<Prompt>() {
             Ok(prompt) => Ok(Hashed::Shared(prompt.get().under(&self.key, self.hasher.block_tokens(), argument)?)),
             Err(_) => Ok(Hashed::Own(tokens::with(object, argument, |tokens| self.hasher.prompt(tokens))?)),
+        }
+    }
+
+    /// Exactly one of prompt, append and count.
+    fn input<'a>(
+        &self,
+        prompt: Option<&'a Bound<'_, PyAny>>,
+        append: Option<&Bound<'_, PyAny>>,
+        base_tokens: Option<u64>,
+        prompt_tokens: Option<u64>,
+    ) -> PyResult<Input<'a>> {
+        if append.is_some() != base_tokens.is_some() {
+            return Err(invalid("base_tokens", format!("{base_tokens:?}"), "the history length together with append, and only then"));
+        }
+        match (prompt, append, prompt_tokens) {
+            (Some(object), None, None) => Ok(Input::Prompt(self.hashed(object, "prompt")?)),
+            (None, Some(object), None) => Ok(Input::Append { base_tokens: base_tokens.unwrap_or_default(), tokens: tokens::read(object, "append")? }),
+            (None, None, Some(prompt_tokens)) => Ok(Input::Count { prompt_tokens }),
+            _ => {
+                let given = usize::from(prompt.is_some()) + usize::from(append.is_some()) + usize::from(prompt_tokens.is_some());
+                Err(invalid("prompt", format!("{given} of prompt, append, prompt_tokens"), "exactly one of them"))
+            }
+        }
+    }
+}
+
+/// What a turn asks, hashed or read before the lock.
+enum Input<'a> {
+    Prompt(Hashed<'a>),
+    Append { base_tokens: u64, tokens: Vec<u32> },
+    Count { prompt_tokens: u64 },
+}
+
+impl Input<'_> {
+    fn get(&self) -> TurnInput<'_> {
+        match self {
+            Self::Prompt(hashed) => TurnInput::Prompt(hashed.get()),
+            Self::Append { base_tokens, tokens } => TurnInput::Append { base_tokens: *base_tokens, tokens },
+            Self::Count { prompt_tokens } => TurnInput::Count { prompt_tokens: *prompt_tokens },
         }
     }
 }
@@ -78,7 +117,7 @@ impl Router {
         Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(core), key })
     }
 
-    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, hold = true, deadline_s = None, now = None))]
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, parent = None, workload = None, namespace = None, max_new_tokens = None, priority = 0, candidates = None, at = None, bias = None, owner = None, hold = true, deadline_s = None, now = None))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
     fn submit(
         &self,
@@ -89,33 +128,70 @@ impl Router {
         turn: Option<&str>,
         #[pyo3(from_py_with = arguments::attempt)] attempt: u32,
         session: Option<&str>,
+        parent: Option<&str>,
         workload: Option<&str>,
         namespace: Option<&str>,
         #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::priority)] priority: i32,
         candidates: Option<Vec<String>>,
+        at: Option<&str>,
+        bias: Option<&Bound<'_, PyAny>>,
+        owner: Option<&str>,
         hold: bool,
         deadline_s: Option<f64>,
         now: Option<f64>,
     ) -> PyResult<Decision> {
-        let given = [prompt.is_some(), append.is_some(), prompt_tokens.is_some()].into_iter().filter(|&given| given).count();
-        if given != 1 {
-            return Err(invalid("prompt", format!("{given} of prompt, append, prompt_tokens"), "exactly one of them"));
-        }
-        if append.is_some() != base_tokens.is_some() {
-            return Err(invalid("base_tokens", format!("{base_tokens:?}"), "the history length together with append, and only then"));
-        }
-        let hashed = prompt.map(|object| self.hashed(object, "prompt")).transpose()?;
-        let appended = append.map(|object| tokens::read(object, "append")).transpose()?;
-        let input = match (&hashed, &appended) {
-            (Some(hashed), _) => TurnInput::Prompt(hashed.get()),
-            (None, Some(tokens)) => TurnInput::Append { base_tokens: base_tokens.unwrap_or_default(), tokens },
-            (None, None) => TurnInput::Count { prompt_tokens: prompt_tokens.unwrap_or_default() },
-        };
+        let input = self.input(prompt, append, base_tokens, prompt_tokens)?;
         let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
+        let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
         let deadline = duration("deadline_s", deadline_s)?;
-        let submit = Submit { turn, attempt, session, workload, namespace, input, max_new_tokens, candidates: names.as_deref(), hold, deadline };
+        let submit = Submit {
+            turn,
+            attempt,
+            session,
+            parent,
+            workload,
+            namespace,
+            input: input.get(),
+            max_new_tokens,
+            priority,
+            candidates: names.as_deref(),
+            at,
+            bias: &bias,
+            owner,
+            hold,
+            deadline,
+        };
         let now = time(now)?;
         let decision = self.lock()?.submit(now, &submit);
+        decision.map(Decision).map_err(to_py)
+    }
+
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, bias = None, now = None))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
+    fn choose(
+        &self,
+        prompt: Option<&Bound<'_, PyAny>>,
+        append: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arguments::base_tokens)] base_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::prompt_tokens)] prompt_tokens: Option<u64>,
+        session: Option<&str>,
+        workload: Option<&str>,
+        namespace: Option<&str>,
+        #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
+        candidates: Option<Vec<String>>,
+        bias: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<Decision> {
+        let input = self.input(prompt, append, base_tokens, prompt_tokens)?;
+        let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
+        let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
+        let candidates = names.as_deref();
+        let submit = Submit { session, workload, namespace, max_new_tokens, candidates, bias: &bias, ..Submit::new(input.get()) };
+        let now = time(now)?;
+        let decision = self.lock()?.choose(now, &submit);
         decision.map(Decision).map_err(to_py)
     }
 
@@ -197,6 +273,52 @@ impl Router {
         let now = time(now)?;
         let outcome = self.lock()?.add_replica(now, replica);
         outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, now = None))]
+    fn set_replica(&self, replica: &Bound<'_, PyAny>, now: Option<f64>) -> PyResult<Outcome> {
+        let replica = arguments::replica(replica)?;
+        let now = time(now)?;
+        let outcome = self.lock()?.set_replica(now, replica);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (name, *, now = None))]
+    fn drain_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.drain_replica(now, name);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (name, *, now = None))]
+    fn remove_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.remove_replica(now, name);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, kv_fraction = None, running = None, waiting = None, preemptions_total = None, kv_tokens = None, now = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn observe(
+        &self,
+        replica: &str,
+        kv_fraction: Option<f64>,
+        #[pyo3(from_py_with = arguments::running)] running: Option<u64>,
+        #[pyo3(from_py_with = arguments::waiting)] waiting: Option<u64>,
+        #[pyo3(from_py_with = arguments::preemptions_total)] preemptions_total: Option<u64>,
+        kv_tokens: Option<f64>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.observe(now, replica, &Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens });
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (owner, *, now = None))]
+    fn owner_lost(&self, owner: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.owner_lost(now, owner);
+        Ok(Outcome(outcome))
     }
 
     #[pyo3(signature = (name, *, now = None))]

@@ -1,3 +1,4 @@
+// Length: one generator of events, and every law that each history must keep.
 //! Laws of the router under random events: nothing is lost, charges equal recomputation, repetition changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

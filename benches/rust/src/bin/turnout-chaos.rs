@@ -12,7 +12,7 @@ use turnout_core::index::CacheEvent;
 use turnout_core::prefix_index::{HistoryId, PrefixIndex, PrefixIndexConfig};
 use turnout_core::prompt::HashKey;
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, ReplicaConfig, RouterConfig, Submit, TurnInput, WeightsMode, WorkloadConfig};
+use turnout_core::router::types::{Completion, Metrics, ReplicaConfig, RouterConfig, Submit, TurnInput, WeightsMode, WorkloadConfig};
 
 /// Operations in one history.
 const OPERATIONS: u32 = 120;
@@ -185,6 +185,9 @@ fn limits(dice: &mut Dice, router: &Router) -> Limits {
         weight: column(w),
         price: column(w),
         lease_s: column(r * w),
+        share: column(w),
+        guarantee_tokens: column(w),
+        limit_tokens: column(w),
         replicas,
         workloads,
         ..Limits::default()
@@ -217,7 +220,7 @@ fn router_history(seed: u64) -> Result<u64, String> {
             output_tokens: (!dice.chance(3)).then(|| dice.number()),
             cached_tokens: (!dice.chance(3)).then(|| dice.number()),
         };
-        let answer = match dice.below(18) {
+        let answer = match dice.below(21) {
             0..6 => {
                 let prompt = router.hasher().prompt(&dice.tokens());
                 let input = match dice.below(6) {
@@ -225,7 +228,13 @@ fn router_history(seed: u64) -> Result<u64, String> {
                     1 | 2 => TurnInput::Append { base_tokens: dice.number(), tokens: &tokens },
                     _ => TurnInput::Prompt(&prompt),
                 };
+                let bias = [(replica, dice.real())];
                 let submit = Submit {
+                    parent: dice.chance(5).then(|| dice.pick(&SESSIONS)),
+                    owner: dice.chance(5).then(|| dice.pick(&["one", "two"])),
+                    at: dice.chance(9).then(|| dice.pick(&REPLICAS)),
+                    bias: if dice.chance(8) { &bias } else { &[] },
+                    priority: dice.next() as i32,
                     turn: (!dice.chance(4)).then_some(turn),
                     attempt: dice.below(3) as u32,
                     session: (!dice.chance(4)).then_some(session),
@@ -237,7 +246,7 @@ fn router_history(seed: u64) -> Result<u64, String> {
                     deadline: dice.chance(6).then(|| dice.number()),
                     input,
                 };
-                write!(text, "{:?}", router.submit(now, &submit))
+                if dice.chance(8) { write!(text, "{:?}", router.choose(now, &submit)) } else { write!(text, "{:?}", router.submit(now, &submit)) }
             }
             6 | 7 => write!(text, "{:?}", router.complete(now, turn, &completion)),
             8 => write!(text, "{:?}", router.abort(now, turn, &completion)),
@@ -261,6 +270,19 @@ fn router_history(seed: u64) -> Result<u64, String> {
                 write!(text, "{:?}", router.cache_events(now, replica, 0, u64::from(operation) / 20, &events))
             }
             16 => write!(text, "{:?} {:?}", router.peek_session(session), router.end_feeds(now, replica)),
+            17 if dice.chance(2) => write!(text, "{:?}", router.drain_replica(now, replica)),
+            17 => write!(text, "{:?}", router.remove_replica(now, replica)),
+            18 => write!(text, "{:?}", router.set_replica(now, ReplicaConfig::new(replica, dice.real()))),
+            19 if dice.chance(2) => write!(text, "{:?}", router.owner_lost(now, dice.pick(&["one", "two", "three"]))),
+            19 => {
+                let metrics = Metrics {
+                    kv_fraction: dice.chance(2).then(|| dice.real()),
+                    preemptions_total: dice.chance(2).then(|| dice.number()),
+                    kv_tokens: dice.chance(3).then(|| dice.real()),
+                    ..Metrics::default()
+                };
+                write!(text, "{:?}", router.observe(now, replica, &metrics))
+            }
             _ => write!(text, "{:?} {:?}", router.wake_at(), router.tick(now)),
         };
         answer.map_err(|error| error.to_string())?;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-/// Order inside a workload: paused sessions first, by first admission; then new ones, by submit.
-pub(crate) type Place = (bool, u64, u32);
+/// Order inside a workload: paused sessions first, then new ones (`true`); among them the highest priority (negated here), then
+/// by first admission or submit, then by slot.
+pub(crate) type Place = (bool, i64, u64, u32);
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -58,12 +59,12 @@ impl Line {
 
     /// The first turns of a workload.
     pub(crate) fn head(&self, workload: u32, turns: usize) -> impl Iterator<Item = u32> + '_ {
-        self.queues[workload as usize].turns.iter().take(turns).map(|place| place.2)
+        self.queues[workload as usize].turns.iter().take(turns).map(|place| place.3)
     }
 
     /// Every held turn.
     pub(crate) fn all(&self) -> Vec<u32> {
-        self.queues.iter().flat_map(|queue| queue.turns.iter().map(|place| place.2)).collect()
+        self.queues.iter().flat_map(|queue| queue.turns.iter().map(|place| place.3)).collect()
     }
 
     pub(crate) fn virtual_time(&self, workload: u32) -> f64 {

@@ -26,7 +26,10 @@ struct Choice {
 impl Router {
     /// Places what fits. Decisions leave by the outbox, except that about `submitting`, which its submit answers.
     pub(super) fn pump(&mut self, submitting: Option<u32>) {
-        self.retire_drained();
+        // A submit has looked up its replicas already: they stay until it has been answered.
+        if submitting.is_none() {
+            self.retire_drained();
+        }
         while self.line.len() > 0 && self.scan(submitting) {}
     }
 

@@ -57,11 +57,11 @@ impl Router {
         let turn = self.new_turn(submit, session, path, named, avoid);
         let workload = self.turns[turn].workload;
         self.workloads[workload as usize].arrivals.count(self.now);
-        Ok(self.decide(turn, submit.hold && submit.at.is_none()))
+        Ok(self.decide(turn, submit.hold && submit.at.is_none(), submit.priority))
     }
 
     /// Places, queues or rejects a new turn.
-    fn decide(&mut self, turn: u32, hold: bool) -> Decision {
+    fn decide(&mut self, turn: u32, hold: bool, priority: i32) -> Decision {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
         let home = self.sessions[session].home;
@@ -91,9 +91,10 @@ impl Router {
         if self.line.len() >= self.max_held && hold {
             return self.reject(turn, Reason::LineFull);
         }
+        let urgency = -i64::from(priority);
         let place = match self.sessions[session].admitted.or_else(|| self.family_admission(session)) {
-            Some(admitted) => (false, admitted, turn),
-            None => (true, self.turns[turn].seq, turn),
+            Some(admitted) => (false, urgency, admitted, turn),
+            None => (true, urgency, self.turns[turn].seq, turn),
         };
         let workload = self.turns[turn].workload;
         self.turns[turn].state = TurnState::Held { place, bypassed: 0 };
@@ -113,7 +114,11 @@ impl Router {
         if matches!(self.turns[turn].state, TurnState::Held { .. }) {
             self.stats.held += 1;
         }
-        self.decision(&self.turns[turn], &self.turns[turn].verdict)
+        let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
+        if !self.removing.is_empty() {
+            self.pump(None);
+        }
+        decision
     }
 
     /// A continuation of a charged session passes, on its replica; after a flush it may move where that is cheaper and there is room.
@@ -389,7 +394,7 @@ impl Router {
             deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
             submitted_at: self.now,
             last_event: self.now,
-            state: TurnState::Held { place: (true, 0, 0), bypassed: 0 },
+            state: TurnState::Held { place: (true, 0, 0, 0), bypassed: 0 },
             verdict: Verdict { status: Status::Held, replica: None, cached_tokens: 0, alternatives: [None; 3], reason: Reason::Behind, receipt },
         };
         let slot = self.turns.insert(turn);

@@ -140,6 +140,8 @@ pub struct Submit<'a> {
     pub bias: &'a [(&'a str, f64)],
     /// Who answers for the session: when it is lost, so is the session.
     pub owner: Option<&'a str>,
+    /// Order among the held turns of its workload, after paused sessions before new ones: the highest first. 0 is usual.
+    pub priority: i32,
     /// `false`: never hold; place at once and count it as forced when limits say no.
     pub hold: bool,
     /// Nanoseconds after which a held turn leaves the line as expired.
@@ -163,6 +165,7 @@ impl<'a> Submit<'a> {
             at: None,
             bias: &[],
             owner: None,
+            priority: 0,
             hold: true,
             deadline: None,
         }
