@@ -5,7 +5,7 @@
 mod fleet;
 
 use fleet::{Fleet, SECOND, held, placed};
-use turnout_core::router::types::{Decision, Effect, Metrics, Reason, ReplicaConfig, Status, Submit, TurnInput};
+use turnout_core::router::types::{Completion, Decision, Effect, Metrics, Reason, ReplicaConfig, Status, Submit, TurnInput};
 
 /// Blocks of 1. Ceiling 1,000, equal shares, A is guaranteed 400. B holds ten times 100, four of them idle under a lease of 60 s.
 /// A needs 250: it is entitled to 250 and B to 750, so B's longest idle go until it fits. A needs 200 more: B is entitled to 550,
@@ -299,4 +299,18 @@ fn a_retry_that_only_a_removed_replica_could_serve() {
     let words = fleet.drain();
     assert_eq!((words.len(), words[0].status, words[0].attempt), (1, Status::Lost, 1));
     assert_eq!(fleet.router.replicas().len(), 1);
+}
+
+/// Blocks of 1. A turn that a replica is reserved for is given up: who was kept out is placed, though nothing else changed there.
+#[test]
+fn a_reservation_that_is_given_up_lets_others_in() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["w"]);
+    fleet.limit(0, |limits| limits.bypass = Some(0.0));
+    placed(&fleet.submit(0, "x", "w", &[(0, 600)]));
+    let large = fleet.submit(0, "large", "w", &[(10_000, 700)]);
+    held(&large, Reason::Ceiling);
+    let small = fleet.submit(0, "small", "w", &[(20_000, 100)]);
+    held(&small, Reason::Reserved);
+    fleet.router.abort(1, &large.turn, &Completion::default()).unwrap();
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [small.turn]);
 }

@@ -432,9 +432,10 @@ impl Caller {
             Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit } => {
                 let replicas = self.router.replicas();
                 let cap = |at: usize| f64::from(caps[at] % 8) + if caps[at] % 8 == 7 { f64::INFINITY } else { 0.0 };
-                // A third of them is unlimited; guarantees are within the limits.
-                let workload_limits = limit.map(|limit| if limit % 3 == 0 { f64::INFINITY } else { f64::from(limit) });
-                let workload_guarantees = [0, 1].map(|at| f64::from(guarantee[at] % 128).min(workload_limits[at]));
+                // Two thirds of them are unlimited, and most guarantee nothing; guarantees are within the limits.
+                let workload_limits = limit.map(|limit| if limit % 3 < 2 { f64::INFINITY } else { f64::from(limit) });
+                let workload_guarantees =
+                    [0, 1].map(|at| if guarantee[at] < 170 { 0.0 } else { f64::from(guarantee[at] % 128).min(workload_limits[at]) });
                 let limits = Limits {
                     session_cap: Some(replicas.iter().map(|_| cap(0).max(1.0)).collect()),
                     workload_cap: Some(replicas.iter().flat_map(|_| [cap(1), cap(2)]).collect()),
@@ -445,6 +446,7 @@ impl Caller {
                     output_tokens: Some(vec![f64::from(*output); 2]),
                     lease_s: Some(vec![f64::from(*lease); replicas.len() * 2]),
                     bypass: Some(f64::from(*bypass)),
+                    lookahead: Some(f64::from(caps[0] % 3 + 1)),
                     guarantee_tokens: Some(workload_guarantees.to_vec()),
                     limit_tokens: Some(workload_limits.to_vec()),
                     replicas: replicas.clone(),
@@ -510,6 +512,7 @@ impl Caller {
     fn check_limits(&mut self) -> Result<(), TestCaseError> {
         let (admitted, forced) = (std::mem::take(&mut self.admitted), std::mem::take(&mut self.forced));
         let joined = std::mem::take(&mut self.joined);
+        self.router.rescan(self.now);
         let view = self.router.view(self.now);
         prop_assert!(self.router.drain().is_none(), "the event before left a turn waiting that fits");
         // Who goes and comes back under its name starts anew.

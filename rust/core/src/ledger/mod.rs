@@ -48,11 +48,35 @@ pub(crate) struct Ledger {
     by_workload: Vec<Sums>,
     /// By workload: its commit on all replicas.
     totals: Vec<u64>,
+    touched: Touched,
+}
+
+/// Replicas whose books changed since somebody last looked: nobody who waits fits anywhere else now.
+#[derive(Debug, Default)]
+struct Touched {
+    list: Vec<u32>,
+    /// By replica: whether it is listed.
+    listed: Vec<bool>,
+}
+
+impl Touched {
+    fn note(&mut self, replica: u32) {
+        if !std::mem::replace(&mut self.listed[replica as usize], true) {
+            self.list.push(replica);
+        }
+    }
 }
 
 impl Ledger {
     pub(crate) fn new(workloads: usize) -> Self {
-        Self { claims: Claims::new(workloads), workloads, by_replica: Vec::new(), by_workload: Vec::new(), totals: vec![0; workloads] }
+        Self {
+            claims: Claims::new(workloads),
+            workloads,
+            by_replica: Vec::new(),
+            by_workload: Vec::new(),
+            totals: vec![0; workloads],
+            touched: Touched::default(),
+        }
     }
 
     pub(crate) fn add_replica(&mut self, replica: u32) {
@@ -60,6 +84,23 @@ impl Ledger {
         if self.by_replica.len() <= replica as usize {
             self.by_replica.resize(replica as usize + 1, Sums::default());
             self.by_workload.resize((replica as usize + 1) * self.workloads, Sums::default());
+            self.touched.listed.resize(replica as usize + 1, false);
+        }
+    }
+
+    /// Notes that somebody who waits may fit on the replica for a reason that is not in its books.
+    pub(crate) fn touch(&mut self, replica: u32) {
+        self.touched.note(replica);
+    }
+
+    /// Replicas that changed since [`Self::forget_touched`].
+    pub(crate) fn touched(&self) -> &[u32] {
+        &self.touched.list
+    }
+
+    pub(crate) fn forget_touched(&mut self) {
+        for replica in self.touched.list.drain(..) {
+            self.touched.listed[replica as usize] = false;
         }
     }
 
@@ -100,6 +141,7 @@ impl Ledger {
 
     /// Changes the sums of a replica and of a workload on it alike.
     pub(crate) fn update(&mut self, replica: u32, workload: u32, change: impl Fn(&mut Sums)) {
+        self.touched.note(replica);
         change(&mut self.by_replica[replica as usize]);
         let cell = &mut self.by_workload[replica as usize * self.workloads + workload as usize];
         let before = cell.blocks();

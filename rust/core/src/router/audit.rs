@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::pump::closeness;
 use super::{Closing, Router, placed};
 use crate::error::{Error, Result};
 use crate::index::{Cursor, RunId};
@@ -138,6 +139,15 @@ impl Router {
                 return Err(format!("session {:?}: trunk and tail do not make up {} known tokens", session.id, session.known_tokens));
             }
         }
+        let ends = |(slot, replica): (usize, &super::Replica)| {
+            let leases = &self.limits.replicas[slot].lease;
+            let idle = replica.idle.iter().zip(leases);
+            idle.flat_map(|(idle, &lease)| idle.iter().map(move |&(since, session)| (since.saturating_add(lease), session))).collect::<Vec<_>>()
+        };
+        let leases: BTreeSet<(u64, u32)> = self.replicas.iter().enumerate().flat_map(ends).filter(|end| end.0 > self.now).collect();
+        if leases != self.leases {
+            return Err(format!("{} leases run, {} are listed", leases.len(), self.leases.len()));
+        }
         let listed = self.owners.values().map(BTreeSet::len).sum::<usize>();
         if listed != self.sessions.iter().filter(|(_, session)| session.owner.is_some()).count() {
             return Err(format!("owners: {listed} sessions listed, and not as many owned"));
@@ -200,7 +210,18 @@ impl Router {
     fn audit_line(&self) -> std::result::Result<(), String> {
         for workload in 0..self.workloads.len() as u32 {
             for turn in self.line.head(workload, self.limits.lookahead) {
-                for replica in self.candidates(turn) {
+                let TurnState::Held { tried, .. } = self.turns[turn].state else { continue };
+                let candidates = self.candidates(turn);
+                let closest = candidates.iter().map(|&replica| closeness(replica, &self.fit(turn, replica))).max();
+                let unheard = self.ledger.touched().iter().any(|slot| candidates.contains(slot));
+                if tried.pump != self.pumps || (tried.closest != closest && !unheard) {
+                    let id = &self.turns[turn].id;
+                    return Err(format!(
+                        "turn {id:?}, tried in pump {} of {}: {:?} kept as the closest, it is {closest:?}",
+                        tried.pump, self.pumps, tried.closest
+                    ));
+                }
+                for replica in candidates {
                     if self.fit(turn, replica).blocked.is_none() {
                         return Err(format!("turn {:?} waits and fits on {:?}", self.turns[turn].id, self.replicas[replica as usize].config.name));
                     }

@@ -43,9 +43,7 @@ impl Router {
 
     /// The home of the session where it may go there, else the candidate with the least cost.
     fn cheapest(&mut self, turn: u32, session: u32) -> Verdict {
-        let mut depths = std::mem::take(&mut self.depths);
-        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
-        self.depths = depths;
+        self.find_depths(turn);
         let mut ranked: Vec<(f64, u32)> = self.candidates(turn).into_iter().map(|slot| (self.cost_of(turn, slot, 0), slot)).collect();
         self.ties.rank(&mut ranked);
         let home = self.sessions[session].home;

@@ -3,7 +3,6 @@
 use super::Router;
 use super::types::{Reason, Receipt};
 use crate::ledger::headroom;
-use crate::sessions::TurnState;
 use crate::units::UNBOUNDED_BLOCKS;
 
 /// The answer for one turn and one replica.
@@ -142,14 +141,6 @@ impl Router {
             cost_s: f64::NAN,
             runner_up_cost_s: f64::NAN,
             limits_step: self.limits.step,
-        }
-    }
-
-    /// Blocks that were admitted past a held turn.
-    pub(super) fn bypassed(&mut self, turn: u32) -> Option<&mut u64> {
-        match &mut self.turns[turn].state {
-            TurnState::Held { bypassed, .. } => Some(bypassed),
-            TurnState::Placed(_) => None,
         }
     }
 }

@@ -149,6 +149,7 @@ impl Router {
         replica.reserved_for = None;
         self.replica_slots.remove(&replica.config.name);
         self.removing.retain(|&other| other != slot);
+        self.all_changed = true;
         self.forget_slot(slot);
         self.scale_guarantees();
         self.policy_due = true;

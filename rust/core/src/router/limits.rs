@@ -23,7 +23,9 @@ impl Router {
             .collect();
         let compiled = enforced::compile(limits, step, &rows, &self.workloads(), self.hasher.block_tokens(), self.replicas.len())?;
         let seq = self.begin(now);
-        self.limits = compiled;
+        let before = std::mem::replace(&mut self.limits, compiled);
+        self.all_changed = true;
+        self.renew_leases(&before);
         self.scale_guarantees();
         self.applied_at = self.now;
         for replica in &mut self.replicas {
@@ -40,6 +42,7 @@ impl Router {
 
     /// Guarantees are kept out of the ceilings that there are. Where one shrinks, what it protected may have to go.
     pub(super) fn scale_guarantees(&mut self) {
+        self.all_changed = true;
         let room = self.accepting().map(|slot| u128::from(self.limits.replicas[slot as usize].ceiling)).sum();
         if self.limits.scale_guarantees(room) {
             for slot in self.live().collect::<Vec<_>>() {

@@ -167,6 +167,14 @@ pub struct Router {
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
     quiet: BTreeSet<(Nanos, u32)>,
+    /// Pumps so far.
+    pumps: u64,
+    /// Something changed that concerns every replica.
+    all_changed: bool,
+    /// Replicas that were reserved since the last pump began.
+    just_reserved: Vec<u32>,
+    /// When the leases of idle sessions end, as far as they have not.
+    leases: BTreeSet<(Nanos, u32)>,
     /// Some session without a charge may have a known history that can be let go when the index is full.
     paused_paths: bool,
     /// Scratch for index answers, by replica slot.
@@ -240,6 +248,10 @@ impl Router {
             removing: Vec::new(),
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
+            pumps: 0,
+            all_changed: true,
+            just_reserved: Vec::new(),
+            leases: BTreeSet::new(),
             paused_paths: false,
             depths: Depths::default(),
             best: Vec::new(),
@@ -460,6 +472,7 @@ impl Router {
         self.index.residency.add_replica(slot);
         self.ledger.add_replica(slot);
         self.limits.add_replica(slot, blocks, &others, self.workloads.len());
+        self.all_changed = true;
         self.scale_guarantees();
         true
     }

@@ -3,9 +3,10 @@
 use super::Router;
 use super::fit::Fit;
 use super::reclaim::{Claimant, reclaimable};
-use super::types::{Reason, Status};
+use super::types::{Effect, Outcome, Reason, Status};
 use crate::placement::{cost, expected_output};
-use crate::sessions::{TurnState, Verdict};
+use crate::sessions::{Closest, Tried, TurnState, Verdict};
+use crate::units::UNBOUNDED_BLOCKS;
 
 /// Outcome of trying one held turn.
 enum Attempt {
@@ -25,12 +26,30 @@ struct Choice {
 
 impl Router {
     /// Places what fits. Decisions leave by the outbox, except that about `submitting`, which its submit answers.
+    ///
+    /// A turn that was tried in the pump before is tried on the replicas that changed since: on the others nothing is new to it. So
+    /// an event costs what it touched, not the size of the fleet.
     pub(super) fn pump(&mut self, submitting: Option<u32>) {
         // A submit has looked up its replicas already: they stay until it has been answered.
         if submitting.is_none() {
             self.retire_drained();
         }
+        self.pumps += 1;
         while self.line.len() > 0 && self.scan(submitting) {}
+        self.ledger.forget_touched();
+        self.all_changed = false;
+        // Those that were tried before a replica was reserved in the last scan have yet to hear of it.
+        for slot in std::mem::take(&mut self.just_reserved) {
+            self.ledger.touch(slot);
+        }
+    }
+
+    /// Tries every held turn on every replica, whatever changed: for tests and for doubts. Nothing comes of it.
+    pub fn rescan(&mut self, now: u64) -> Outcome {
+        let seq = self.begin(now);
+        self.all_changed = true;
+        self.pump(None);
+        Outcome { seq, effect: Effect::Done }
     }
 
     /// One scan in order; `true` after a placement, because that changes the order, and after the end of a reservation, because it
@@ -83,14 +102,33 @@ impl Router {
         order
     }
 
+    /// Replicas on which the turn may fit now, and what came closest among all others.
+    fn worth_trying(&self, turn: u32) -> (Vec<u32>, Option<Closest>) {
+        let TurnState::Held { tried, .. } = self.turns[turn].state else { return (Vec::new(), None) };
+        let limits = &self.limits.workloads;
+        // What a limit, a guarantee or a family allows depends on more than one replica.
+        let wide = limits[self.turns[turn].workload as usize].limit < UNBOUNDED_BLOCKS
+            || limits.iter().any(|row| row.guarantee > 0)
+            || self.sessions[self.turns[turn].session].parent.is_some();
+        if self.all_changed || wide || tried.pump + 1 < self.pumps {
+            return (self.candidates(turn), None);
+        }
+        let touched: Vec<u32> = self.ledger.touched().iter().copied().filter(|&slot| self.is_candidate(turn, slot)).collect();
+        match tried.closest {
+            // It was the closest: if it came closer it still is, else the others have to be asked again.
+            Some(closest) if touched.contains(&closest.replica()) => {
+                let kept = closeness(closest.replica(), &self.fit(turn, closest.replica())) >= closest;
+                (if kept { touched } else { self.candidates(turn) }, None)
+            }
+            closest => (touched, closest),
+        }
+    }
+
     fn try_place(&mut self, turn: u32, submitting: Option<u32>) -> Attempt {
-        let candidates = self.candidates(turn);
-        let mut depths = std::mem::take(&mut self.depths);
-        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
-        self.depths = depths;
-        let mut closest: Option<(u32, Fit)> = None;
+        let (candidates, mut closest) = self.worth_trying(turn);
         let mut possible: Vec<(f64, u32)> = Vec::new();
         let mut claimant: Option<Claimant> = None;
+        let mut known = false;
         for &replica in &candidates {
             let fit = self.fit(turn, replica);
             let reclaimed = if fit.blocked.is_none() {
@@ -101,14 +139,12 @@ impl Router {
                 None
             };
             if let Some(reclaimed) = reclaimed {
+                if !std::mem::replace(&mut known, true) {
+                    self.find_depths(turn);
+                }
                 possible.push((self.cost_of(turn, replica, reclaimed), replica));
             }
-            if closest
-                .as_ref()
-                .is_none_or(|(_, best)| (rank(&fit), std::cmp::Reverse(fit.short.blocks)) > (rank(best), std::cmp::Reverse(best.short.blocks)))
-            {
-                closest = Some((replica, fit));
-            }
+            closest = closest.max(Some(closeness(replica, &fit)));
         }
         self.ties.rank(&mut possible);
         for at in 0..possible.len() {
@@ -127,12 +163,31 @@ impl Router {
                 return Attempt::Placed(fit.need);
             }
         }
-        let reason = closest.as_ref().and_then(|(_, fit)| fit.blocked).unwrap_or(Reason::NoReplica);
-        let (replica, need, limit) = closest.map_or((None, 0, 0.0), |(replica, fit)| (Some(replica), fit.need, fit.limit));
-        let mut receipt = self.receipt(turn, replica, need, limit);
+        let pump = self.pumps;
+        if let TurnState::Held { tried, .. } = &mut self.turns[turn].state {
+            *tried = Tried { pump, closest };
+        }
+        Attempt::Blocked(closest.and_then(|closest| self.fit(turn, closest.replica()).blocked).unwrap_or(Reason::NoReplica))
+    }
+
+    /// Writes down why a turn is held, with the numbers of the moment.
+    pub(super) fn explain(&mut self, turn: u32) {
+        let TurnState::Held { tried, .. } = self.turns[turn].state else { return };
+        let replica = tried.closest.map(Closest::replica);
+        let fit = replica.map(|replica| self.fit(turn, replica));
+        // A turn that nobody has tried yet waits behind others of its workload.
+        let unasked = if tried.pump == 0 { Reason::Behind } else { Reason::NoReplica };
+        let reason = fit.as_ref().and_then(|fit| fit.blocked).unwrap_or(unasked);
+        let mut receipt = self.receipt(turn, replica, fit.as_ref().map_or(0, |fit| fit.need), fit.as_ref().map_or(0.0, |fit| fit.limit));
         receipt.reclaimable_tokens = replica.map_or(0, |slot| self.reclaimable_tokens(turn, slot));
         self.turns[turn].verdict = Verdict { status: Status::Held, replica, cached_tokens: 0, alternatives: [None; 3], reason, receipt };
-        Attempt::Blocked(reason)
+    }
+
+    /// Fills `self.depths` with how much of the turn's path each replica holds.
+    pub(super) fn find_depths(&mut self, turn: u32) {
+        let mut depths = std::mem::take(&mut self.depths);
+        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
+        self.depths = depths;
     }
 
     /// Placement cost of a turn, with `self.depths` filled for it.
@@ -185,6 +240,7 @@ impl Router {
 
     /// Places a turn against the limits because its caller cannot wait; `false` when there is no replica at all.
     pub(super) fn force(&mut self, turn: u32) -> bool {
+        self.find_depths(turn);
         let mut possible: Vec<(f64, u32)> = self.candidates(turn).into_iter().map(|replica| (self.cost_of(turn, replica, 0), replica)).collect();
         self.ties.rank(&mut possible);
         let Some(&(cost_s, replica)) = possible.first() else { return false };
@@ -259,33 +315,36 @@ impl Router {
 
     /// Ends the reservation of a turn, where it has one.
     fn unreserve(&mut self, turn: u32) -> bool {
-        let reserved = self.replicas.iter_mut().find(|replica| replica.reserved_for == Some(turn));
-        reserved.is_some_and(|replica| replica.reserved_for.take().is_some())
+        let Some(at) = self.replicas.iter().position(|replica| replica.reserved_for == Some(turn)) else { return false };
+        self.replicas[at].reserved_for = None;
+        self.ledger.touch(at as u32);
+        true
     }
 
-    /// Counts blocks admitted past a turn that blocks for room. When its credit is spent, the replica closest to fitting
-    /// it is reserved: one per workload, and at most a quarter of the fleet.
+    /// Counts blocks admitted past a turn that blocks for room. When its credit, a multiple of its need where it came closest, is
+    /// spent, the replica that misses least is reserved: one per workload, and at most a quarter of the fleet.
     fn debit(&mut self, turn: u32, need: u64) {
-        let Some(bypassed) = self.bypassed(turn) else { return };
+        let TurnState::Held { bypassed, tried, .. } = &mut self.turns[turn].state else { return };
         *bypassed += need;
-        let bypassed = *bypassed;
+        let (bypassed, closest) = (*bypassed, tried.closest);
+        let Some(closest) = closest else { return };
+        if (bypassed as f64) < self.limits.bypass * self.fit(turn, closest.replica()).need as f64 {
+            return;
+        }
         let reserved: Vec<u32> = self.replicas.iter().filter_map(|replica| replica.reserved_for).collect();
         let workload = self.turns[turn].workload;
         let most = (self.accepting().count() / 4).max(1);
         if reserved.len() >= most || reserved.iter().any(|&other| self.turns[other].workload == workload) {
             return;
         }
-        let closest = self
-            .candidates(turn)
-            .into_iter()
-            .filter(|&slot| {
-                self.replicas[slot as usize].reserved_for.is_none() && self.limits.replicas[slot as usize].ceiling >= self.prompt_blocks(turn)
-            })
-            .map(|slot| (self.fit(turn, slot), slot))
-            .min_by_key(|(fit, slot)| (fit.short.blocks, *slot));
-        let Some((fit, slot)) = closest else { return };
-        if bypassed as f64 >= self.limits.bypass * fit.need as f64 {
+        let open = |&slot: &u32| {
+            self.replicas[slot as usize].reserved_for.is_none() && self.limits.replicas[slot as usize].ceiling >= self.prompt_blocks(turn)
+        };
+        let candidates = self.candidates(turn).into_iter().filter(open);
+        if let Some(slot) = candidates.min_by_key(|&slot| (self.fit(turn, slot).short.blocks, slot)) {
             self.replicas[slot as usize].reserved_for = Some(turn);
+            self.ledger.touch(slot);
+            self.just_reserved.push(slot);
         }
     }
 
@@ -306,4 +365,8 @@ fn rank(fit: &Fit) -> u8 {
         Some(_) => 6,
         None => 7,
     }
+}
+
+pub(super) fn closeness(replica: u32, fit: &Fit) -> Closest {
+    Closest { passed: rank(fit), missing: std::cmp::Reverse((fit.short.blocks, replica)) }
 }

@@ -6,7 +6,7 @@ use super::paths::{Path, Rewrite};
 use super::types::{Completion, Decision, Reason, Receipt, Status, Submit, TurnInput};
 use super::{Router, some_names};
 use crate::error::{Error, Result};
-use crate::sessions::{Ending, Session, Turn, TurnState, Verdict};
+use crate::sessions::{Ending, Session, Tried, Turn, TurnState, Verdict};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
 /// A request whose names have been looked up. Nothing has changed yet.
@@ -97,7 +97,7 @@ impl Router {
             None => (true, urgency, self.turns[turn].seq, turn),
         };
         let workload = self.turns[turn].workload;
-        self.turns[turn].state = TurnState::Held { place, bypassed: 0 };
+        self.turns[turn].state = TurnState::Held { place, bypassed: 0, tried: Tried::default() };
         self.line.insert(workload, place, blocks);
         if let Some(deadline) = self.turns[turn].deadline {
             self.deadlines.insert((deadline, turn));
@@ -113,6 +113,7 @@ impl Router {
         }
         if matches!(self.turns[turn].state, TurnState::Held { .. }) {
             self.stats.held += 1;
+            self.explain(turn);
         }
         let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
         if !self.removing.is_empty() {
@@ -140,9 +141,7 @@ impl Router {
 
     /// A replica that is cheaper than the session's own and has room without reclaim.
     fn better_home(&mut self, turn: u32, home: u32) -> Option<u32> {
-        let mut depths = std::mem::take(&mut self.depths);
-        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
-        self.depths = depths;
+        self.find_depths(turn);
         let mut ranked: Vec<(f64, u32)> = self
             .candidates(turn)
             .into_iter()
@@ -259,7 +258,10 @@ impl Router {
             self.pump(None);
             // A timer of this very event may have ended it.
             return match self.turn_slots.get(id) {
-                Some(&slot) => Ok(Some(self.decision(&self.turns[slot], &self.turns[slot].verdict))),
+                Some(&slot) => {
+                    self.explain(slot);
+                    Ok(Some(self.decision(&self.turns[slot], &self.turns[slot].verdict)))
+                }
                 None => conflict("it has just ended".into()),
             };
         }
@@ -394,7 +396,7 @@ impl Router {
             deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
             submitted_at: self.now,
             last_event: self.now,
-            state: TurnState::Held { place: (true, 0, 0, 0), bypassed: 0 },
+            state: TurnState::Held { place: (true, 0, 0, 0), bypassed: 0, tried: Tried::default() },
             verdict: Verdict { status: Status::Held, replica: None, cached_tokens: 0, alternatives: [None; 3], reason: Reason::Behind, receipt },
         };
         let slot = self.turns.insert(turn);

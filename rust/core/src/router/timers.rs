@@ -26,6 +26,12 @@ impl Router {
             let completed = self.sessions[session].turns_completed > 0;
             self.finish_session(session, completed);
         }
+        while let Some(&(end, session)) = self.leases.first().filter(|first| first.0 <= now) {
+            self.leases.remove(&(end, session));
+            if let Some(home) = self.sessions[session].home {
+                self.ledger.touch(home);
+            }
+        }
         self.closed.forget(now);
     }
 
@@ -48,17 +54,6 @@ impl Router {
     }
 
     fn next_lease_end(&self) -> Option<Nanos> {
-        if self.line.len() == 0 {
-            return None;
-        }
-        let leases = self.live().flat_map(|slot| {
-            let leases = &self.limits.replicas[slot as usize].lease;
-            self.replicas[slot as usize].idle.iter().zip(leases).filter_map(|(idle, &lease)| {
-                // Those whose lease is over have been considered already.
-                let from = (self.now + 1).saturating_sub(lease);
-                idle.range((from, 0)..).next().map(|&(since, _)| since.saturating_add(lease))
-            })
-        });
-        leases.min()
+        if self.line.len() == 0 { None } else { self.leases.first().map(|first| first.0) }
     }
 }

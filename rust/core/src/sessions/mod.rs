@@ -142,9 +142,35 @@ pub(crate) enum TurnState {
         place: Place,
         /// Blocks that were admitted past it since it blocked for room.
         bypassed: u64,
+        /// What stood in its way when it was tried last.
+        tried: Tried,
     },
     /// Running.
     Placed(Placement),
+}
+
+/// The last attempt to place a held turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tried {
+    /// Number of the pump; 0 = never.
+    pub(crate) pump: u64,
+    /// The replica that came closest, where there was any.
+    pub(crate) closest: Option<Closest>,
+}
+
+/// How close a replica came to taking a turn: the larger, the closer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Closest {
+    /// Rules that it passed.
+    pub(crate) passed: u8,
+    /// Blocks that were missing; of two that miss as many the lower slot counts as closer.
+    pub(crate) missing: std::cmp::Reverse<(u64, u32)>,
+}
+
+impl Closest {
+    pub(crate) fn replica(self) -> u32 {
+        self.missing.0.1
+    }
 }
 
 /// A running turn's part in the books.
