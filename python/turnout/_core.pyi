@@ -24,10 +24,34 @@ class _RawView(TypedDict):
     workloads: tuple[str, ...]
     columns: dict[str, tuple[str, str, bytes]]
 
-__all__ = ["Decision", "Outcome", "PrefixIndex", "Prompt", "Receipt", "Router", "Simulation", "build_info", "engines"]
+__all__ = [
+    "Decision",
+    "Outcome",
+    "PrefixIndex",
+    "Prompt",
+    "Receipt",
+    "Router",
+    "Simulation",
+    "build_info",
+    "engines",
+    "replay",
+]
 
 def build_info() -> dict[str, str]:
     """What a bug report should say: version, profile (release or debug), target and fingerprint kernel."""
+
+def replay(journal: bytes) -> dict[str, Any]:
+    """Does every event of a journal again and compares the answers. Use `turnout.record.replay`.
+
+    Args:
+        journal: Its bytes.
+
+    Returns:
+        `events` and `decisions` (counts by name), `record_bytes`, `torn_bytes`.
+
+    Raises:
+        RecordError: It is no journal, damaged, or an event is answered otherwise than it was.
+    """
 
 def engines() -> dict[str, dict[str, float]]:
     """The built-in model engines by name, each as the mapping that `Simulation` takes; times in seconds."""
@@ -182,14 +206,29 @@ class PrefixIndex:
         hash_key: 16 secret bytes that key the fingerprints.
         block_tokens: Tokens per block, 1..4096.
         index_bytes: Most memory, bytes; at least 2^20.
+        record: A snapshot to go on from; all other arguments come from it.
 
     Raises:
         InvalidArgument: A value is out of range, or a name stands twice.
+        RecordError: The record cannot be used.
     """
 
     def __new__(
-        cls, replicas: Iterable[Replica], *, hash_key: bytes, block_tokens: int = 16, index_bytes: int = ...
+        cls,
+        replicas: Iterable[Replica],
+        *,
+        hash_key: bytes,
+        block_tokens: int = 16,
+        index_bytes: int = ...,
+        record: bytes | None = None,
     ) -> Self: ...
+    def snapshot(self) -> bytes:
+        """The whole state, handles and names included: for `turnout.PrefixIndex.restore`. It holds the hash key.
+
+        Returns:
+            The snapshot.
+        """
+
     def add_replica(self, replica: Replica) -> int:
         """Add a replica.
 
@@ -461,9 +500,12 @@ class Router:
         control_period_s: Time between control steps, s; inf = never due by time.
         turn_ttl_s: Silence after which a running turn is given up, s.
         session_ttl_s: Idleness after which a session ends, s.
+        record: A snapshot or a journal to go on from; all other arguments but `now` come from it.
+        now: Time at which it goes on, s.
 
     Raises:
         InvalidArgument: A value is out of range, or a name stands twice.
+        RecordError: The record cannot be used.
     """
 
     def __new__(
@@ -479,6 +521,8 @@ class Router:
         control_period_s: float = 1.0,
         turn_ttl_s: float = 7200.0,
         session_ttl_s: float = 3600.0,
+        record: bytes | None = None,
+        now: float | None = None,
     ) -> Self: ...
     def submit(
         self,
@@ -925,6 +969,40 @@ class Router:
 
     def drain(self) -> list[Decision]:
         """Take the decisions about turns that were held or lost: each exactly once, in order."""
+
+    def expect_callers(self, after_s: float, *, now: float | None = None) -> Outcome:
+        """Give up every turn that is open now unless an event names it in time: its caller may be gone.
+
+        Args:
+            after_s: The time, s. Those that nobody names leave the outbox as lost, `unconfirmed`.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            InvalidArgument: `after_s` is negative.
+        """
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes, for `turnout.Router.restore`. It holds the hash key.
+
+        Returns:
+            The snapshot.
+        """
+
+    def start_journal(self) -> None:
+        """Keep a journal from now on: the state of now, and every event with a digest of its answer."""
+
+    def stop_journal(self) -> None:
+        """Keep no journal any more."""
+
+    def take_journal(self) -> bytes:
+        """Take what was added to the journal since the last call; see `turnout.record` for files.
+
+        Returns:
+            The bytes; none without a journal.
+        """
 
     def raw_view(self, *, now: float | None = None) -> _RawView:
         """Copy the measured state of the fleet, as bytes; see `turnout.Router.view`.

@@ -116,8 +116,11 @@ impl Cache {
     }
 }
 
+/// Operations between two snapshots.
+const RESTORE_EVERY: u64 = 41;
+
 /// One history of the index; answers a digest of everything it said.
-fn index_history(seed: u64) -> Result<u64, String> {
+fn index_history(seed: u64, restoring: bool) -> Result<u64, String> {
     let mut dice = Dice(seed);
     let mut said = DefaultHasher::new();
     let block_tokens = [1, 2, 4, 16][dice.below(4) as usize];
@@ -127,6 +130,9 @@ fn index_history(seed: u64) -> Result<u64, String> {
     let mut handles: Vec<HistoryId> = vec![HistoryId(0), HistoryId(u64::MAX)];
     let mut text = String::new();
     for operation in 0..OPERATIONS {
+        if restoring && u64::from(operation) % RESTORE_EVERY == seed % RESTORE_EVERY {
+            (index, _) = PrefixIndex::restore(&index.snapshot(&Vec::new())).map_err(|error| format!("operation {operation}: {error}"))?;
+        }
         text.clear();
         let history = handles[dice.below(handles.len() as u64) as usize];
         let (row, space) = (dice.below(5) as u32, dice.pick(&SPACES));
@@ -195,7 +201,8 @@ fn limits(dice: &mut Dice, router: &Router) -> Limits {
 }
 
 /// One history of the router.
-fn router_history(seed: u64) -> Result<u64, String> {
+#[allow(clippy::too_many_lines, reason = "one arm per event")]
+fn router_history(seed: u64, restoring: bool) -> Result<u64, String> {
     let mut dice = Dice(seed);
     let mut said = DefaultHasher::new();
     let replicas = (0..dice.below(3)).map(|at| ReplicaConfig::new(REPLICAS[at as usize], 200.0 + 100.0 * at as f64)).collect();
@@ -205,6 +212,9 @@ fn router_history(seed: u64) -> Result<u64, String> {
     let mut text = String::new();
     let mut now = 0u64;
     for operation in 0..OPERATIONS {
+        if restoring && u64::from(operation) % RESTORE_EVERY == seed % RESTORE_EVERY {
+            router = Router::restore(&router.snapshot()).map_err(|error| format!("operation {operation}: {error}"))?;
+        }
         text.clear();
         // Mostly forwards, sometimes far, sometimes back.
         now = match dice.below(30) {
@@ -219,6 +229,7 @@ fn router_history(seed: u64) -> Result<u64, String> {
             output: (!dice.chance(2)).then_some(&tokens[..]),
             output_tokens: (!dice.chance(3)).then(|| dice.number()),
             cached_tokens: (!dice.chance(3)).then(|| dice.number()),
+            ..Completion::default()
         };
         let answer = match dice.below(21) {
             0..6 => {
@@ -298,13 +309,13 @@ fn router_history(seed: u64) -> Result<u64, String> {
     Ok(said.finish())
 }
 
-/// Plays a history twice.
-fn play(name: &str, seed: u64, history: fn(u64) -> Result<u64, String>) -> Result<(), String> {
-    let once = || std::panic::catch_unwind(|| history(seed)).map_err(|_| "a panic".to_owned())?;
-    let (first, second) = (once(), once());
+/// Plays a history twice, the second time with snapshots on the way from which it goes on.
+fn play(name: &str, seed: u64, history: fn(u64, bool) -> Result<u64, String>) -> Result<(), String> {
+    let once = |restoring: bool| std::panic::catch_unwind(|| history(seed, restoring)).map_err(|_| "a panic".to_owned())?;
+    let (first, second) = (once(false), once(true));
     match (first, second) {
         (Ok(first), Ok(second)) if first == second => Ok(()),
-        (Ok(_), Ok(_)) => Err(format!("{name}, seed {seed}: played again it answers differently")),
+        (Ok(_), Ok(_)) => Err(format!("{name}, seed {seed}: played again, with snapshots on the way, it answers differently")),
         (Err(problem), _) | (_, Err(problem)) => Err(format!("{name}, seed {seed}: {problem}")),
     }
 }
@@ -328,7 +339,7 @@ fn main() -> ExitCode {
     }
     let histories = 4 * (seed - first);
     println!(
-        "{histories} histories, {} operations in {seconds} s: no panic, every audit green, every replay equal",
+        "{histories} histories, {} operations in {seconds} s: no panic, every audit green, every replay equal, snapshots on the way included",
         histories * u64::from(OPERATIONS)
     );
     ExitCode::SUCCESS

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
+use crate::record::codec::record;
 use crate::units::{MAX_SEQUENCE_TOKENS, Nanos, UNBOUNDED_BLOCKS, capacity_blocks, nanos};
 
 /// No lease is longer: a stuck line moves after this time at the latest.
@@ -274,3 +275,7 @@ fn column(
     };
     Err(Error::Policy { field, index, value: values[at].to_string(), accepted })
 }
+
+record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, workload_cap, lease });
+record!(WorkloadLimits { growth_tokens, output_tokens, toll, share, asked, guarantee, limit });
+record!(Enforced { step, replicas, workloads, bypass, lookahead });

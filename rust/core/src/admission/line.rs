@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::record::codec::record;
+
 /// Order inside a workload: paused sessions first, then new ones (`true`); among them the highest priority (negated here), then
 /// by first admission or submit, then by slot.
 pub(crate) type Place = (bool, i64, u64, u32);
@@ -103,3 +105,6 @@ impl Line {
         queue.virtual_time += toll;
     }
 }
+
+record!(Queue { turns, virtual_time, eligible, blocks });
+record!(Line { queues, clock, len });

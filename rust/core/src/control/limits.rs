@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::record::codec::record;
+
 /// Limits for a set of replicas and workloads, rows named so that they can be applied to a fleet that changed meanwhile.
 ///
 /// A field left `None` means its default, never "as before". Matrices are row-major, replicas by workloads.
@@ -49,3 +51,26 @@ pub struct Limits {
     /// (R,) weight of the seconds by which the replica's charge slows the decode of the turn; 1 by default.
     pub cost_decode: Option<Vec<f64>>,
 }
+
+record!(Limits {
+    replicas,
+    workloads,
+    session_cap,
+    workload_cap,
+    turn_cap,
+    ceiling_tokens,
+    overflow_tokens,
+    growth_tokens,
+    output_tokens,
+    weight,
+    price,
+    share,
+    guarantee_tokens,
+    limit_tokens,
+    lease_s,
+    bypass,
+    lookahead,
+    cost_prefill,
+    cost_backlog,
+    cost_decode
+});

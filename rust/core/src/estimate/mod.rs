@@ -1,5 +1,6 @@
 //! What is learned about workloads. Estimates feed the fleet view only; decisions depend on limits, never on these.
 
+use crate::record::codec::record;
 use crate::router::types::WorkloadConfig;
 use crate::sessions::Meter;
 use crate::units::{Nanos, seconds};
@@ -146,3 +147,7 @@ impl Estimator {
 fn ratio(numerator: f64, denominator: f64) -> f64 {
     if denominator > 0.0 { numerator / denominator } else { 0.0 }
 }
+
+record!(Rate { per_second, at });
+record!(Estimator { prior, sessions, growth, block_seconds, residency, turns, output, output_squares, samples });
+record!(Prior { context_tokens, growth_tokens, residency_s });

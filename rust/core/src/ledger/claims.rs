@@ -7,6 +7,7 @@
 
 use crate::index::ends::Ends;
 use crate::index::{Cursor, RunId, Tree};
+use crate::record::codec::record;
 
 #[derive(Debug)]
 struct Node {
@@ -134,3 +135,6 @@ impl Claims {
         &mut nodes[at]
     }
 }
+
+record!(Node { replica, workload, ends });
+record!(Claims { nodes, workloads, union, workload_union });

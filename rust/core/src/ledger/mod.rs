@@ -9,6 +9,7 @@ mod growth;
 pub use growth::phi;
 
 use crate::index::{Cursor, Tree};
+use crate::record::codec::record;
 use claims::Claims;
 
 /// Sums of one (replica, workload), or of one replica.
@@ -191,3 +192,7 @@ impl Ledger {
 pub(crate) fn headroom(grown_tokens: u64, growth_tokens: u64, block_tokens: u64) -> u64 {
     phi(grown_tokens, growth_tokens).div_ceil(block_tokens) - grown_tokens.div_ceil(block_tokens)
 }
+
+record!(Sums { private, output, headroom, turns, running, idle });
+record!(Ledger { claims, workloads, by_replica, by_workload, totals, touched });
+record!(Touched { list, listed });

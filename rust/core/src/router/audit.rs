@@ -157,6 +157,9 @@ impl Router {
             if !self.sessions[turn.session].open.contains(&slot) || self.turn_slots.get(&turn.id) != Some(&slot) {
                 return Err(format!("turn {:?} is not open in its session", turn.id));
             }
+            if self.unconfirmed.iter().any(|&other| self.turns.get(other).is_none()) {
+                return Err("a turn that has ended is still to be confirmed".into());
+            }
             let held = matches!(turn.state, TurnState::Held { .. });
             if line.contains(&slot) != held || self.silence.contains(&(turn.last_event, slot)) == held {
                 return Err(format!("turn {:?} is in the wrong list", turn.id));

@@ -106,7 +106,7 @@ impl Router {
 
     fn close_placed(&mut self, turn: u32, session: u32, ending: Ending, placement: &Placement, completion: &Completion<'_>) {
         let home = placement.replica;
-        let produced = completion.output.map_or(0, |ids| ids.len() as u64).max(completion.output_tokens.unwrap_or(0));
+        let produced = self.produced(turn, completion).unwrap_or(0);
         let keeps = match ending {
             Ending::Completed => true,
             Ending::Aborted => produced > 0 || placement.reported,
@@ -181,6 +181,13 @@ impl Router {
         }
     }
 
+    /// Tokens that the caller says were generated, if it says so; ids speak before counts.
+    fn produced(&self, turn: u32, completion: &Completion<'_>) -> Option<u64> {
+        let ids = completion.output.map(|ids| ids.len() as u64);
+        let grown = completion.grown.map(|grown| grown.tokens().saturating_sub(self.turns[turn].tail.len() as u64));
+        ids.or(grown).or(completion.output_tokens)
+    }
+
     /// Makes prompt and output of a turn the session's history, unless a turn submitted later already did.
     fn extend_history(&mut self, turn: u32, session: u32, home: u32, completion: &Completion<'_>) {
         let placement = *placed(&self.turns[turn]).expect("the turn is placed");
@@ -189,16 +196,14 @@ impl Router {
         let tail = state.tail.clone();
         let (mut end, mut end_tail) = (cursor, tail.clone());
         let mut history_tokens = prompt_tokens;
-        match completion.output {
-            Some(output) if known_tokens == prompt_tokens => {
-                (end, end_tail, known_tokens) = self.append(cursor, &tail, output);
-                history_tokens += output.len() as u64;
+        let reported = if placement.reported { placement.output_tokens } else { 0 };
+        history_tokens += self.produced(turn, completion).unwrap_or(reported).min(MAX_SEQUENCE_TOKENS);
+        match (completion.output, completion.grown) {
+            (Some(output), _) if known_tokens == prompt_tokens => (end, end_tail, known_tokens) = self.append(cursor, &tail, output),
+            (None, Some(grown)) if known_tokens == prompt_tokens => {
+                (end, end_tail, known_tokens) = self.index_path(cursor, grown.fingerprints(), grown.tail().to_vec());
             }
-            output => {
-                self.stats.counted_outputs += 1;
-                let reported = if placement.reported { placement.output_tokens } else { 0 };
-                history_tokens += output.map(|ids| ids.len() as u64).or(completion.output_tokens).unwrap_or(reported).min(MAX_SEQUENCE_TOKENS);
-            }
+            _ => self.stats.counted_outputs += 1,
         }
         self.index.tree.anchor(end);
         // The last token has no KV yet, and unknown tokens no place in the index.
@@ -223,6 +228,7 @@ impl Router {
     /// Removes a turn from the tables. It must be off the books.
     pub(super) fn forget_turn(&mut self, turn: u32) {
         let state = self.turns.remove(turn);
+        self.unconfirmed.remove(&turn);
         self.turn_slots.remove(&state.id);
         self.index.unanchor(state.cursor);
         let session = &mut self.sessions[state.session];
@@ -260,6 +266,7 @@ impl Router {
     }
 
     fn heard(&mut self, turn: u32) {
+        self.unconfirmed.remove(&turn);
         let state = &mut self.turns[turn];
         self.silence.remove(&(state.last_event, turn));
         state.last_event = self.now;

@@ -18,8 +18,10 @@ mod observe;
 mod owners;
 mod paths;
 mod pump;
+mod questions;
 mod reclaim;
 mod sessions;
+mod stats;
 mod submit;
 mod timers;
 mod trunks;
@@ -34,10 +36,11 @@ use crate::admission::line::Line;
 use crate::error::{Error, Result};
 use crate::estimate::{Estimator, Rate};
 use crate::index::hasher::TextState;
-use crate::index::{Depths, FeedStats, Index, Knowledge, Match};
+use crate::index::{Depths, Index, Knowledge, Match};
 use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
-use crate::prompt::{BlockHasher, Prompt};
+use crate::prompt::BlockHasher;
+use crate::record::codec::record;
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
 use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
 use trunks::ClaimEnds;
@@ -163,6 +166,9 @@ pub struct Router {
     deadlines: BTreeSet<(Nanos, u32)>,
     /// Replicas that go once nothing runs there.
     removing: Vec<u32>,
+    /// Turns that were open when the router was restored, and that no event has named since; until when they are kept.
+    unconfirmed: BTreeSet<u32>,
+    reattach_until: Option<Nanos>,
     /// Placed turns by their last event.
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
@@ -246,6 +252,8 @@ impl Router {
             policy_due: true,
             deadlines: BTreeSet::new(),
             removing: Vec::new(),
+            unconfirmed: BTreeSet::new(),
+            reattach_until: None,
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
             pumps: 0,
@@ -265,66 +273,6 @@ impl Router {
         Ok(router)
     }
 
-    /// The hasher of this router's prompts. Clone it to hash outside a lock.
-    #[must_use]
-    pub fn hasher(&self) -> &BlockHasher {
-        &self.hasher
-    }
-
-    /// Names of the replicas, in row order.
-    #[must_use]
-    pub fn replicas(&self) -> Vec<Arc<str>> {
-        self.live().map(|slot| self.replicas[slot as usize].config.name.clone()).collect()
-    }
-
-    /// Names of the workloads, in row order.
-    #[must_use]
-    pub fn workloads(&self) -> Vec<Arc<str>> {
-        self.workloads.iter().map(|workload| workload.config.name.clone()).collect()
-    }
-
-    /// Which replicas hold a prefix of the prompt, with the tokens of it that a turn would find cached; best first.
-    #[must_use]
-    pub fn peek(&self, namespace: &str, prompt: &Prompt) -> Vec<(Arc<str>, u64)> {
-        let Some(root) = self.index.tree.existing_root(&self.root_name(namespace)) else { return Vec::new() };
-        let (cursor, _) = self.index.tree.locate(root, prompt.fingerprints());
-        self.holders(cursor, prompt.tokens())
-    }
-
-    /// Which replicas hold a prefix of the session's history; best first.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSession`].
-    pub fn peek_session(&self, session: &str) -> Result<Vec<(Arc<str>, u64)>> {
-        let slot = self.session_slots.get(session).ok_or_else(|| Error::UnknownSession { session: session.into() })?;
-        let session = &self.sessions[*slot];
-        // The next turn is at least one token longer than the history, so every full block of it may hit.
-        Ok(self.holders(session.trunk, session.history_tokens + 1))
-    }
-
-    fn holders(&self, cursor: crate::index::Cursor, prompt_tokens: u64) -> Vec<(Arc<str>, u64)> {
-        let mut depths = Depths::default();
-        self.index.residency.matches(&self.index.tree, cursor, &mut depths);
-        let mut holders: Vec<(Arc<str>, u64)> = self
-            .live()
-            .map(|slot| (self.replicas[slot as usize].config.name.clone(), self.cached_tokens(slot, depths.blocks[slot as usize], prompt_tokens)))
-            .filter(|holder| holder.1 > 0)
-            .collect();
-        holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        holders
-    }
-
-    /// Tokens that hit when `depth` blocks are resident: whole blocks of the engine, and the last prompt token is always computed.
-    fn cached_tokens(&self, replica: u32, depth: u32, prompt_tokens: u64) -> u64 {
-        let engine_block = self.engine_block(replica);
-        (u64::from(depth) * self.block_tokens).min(prompt_tokens.saturating_sub(1)) / engine_block * engine_block
-    }
-
-    /// Tokens per KV block of the replica's engine.
-    fn engine_block(&self, replica: u32) -> u64 {
-        self.replicas[replica as usize].config.block_tokens.map_or(self.block_tokens, u64::from)
-    }
-
     /// Runs the timers that are due.
     pub fn tick(&mut self, now: Nanos) -> Outcome {
         let seq = self.begin(now);
@@ -335,44 +283,6 @@ impl Router {
     /// Takes the next decision out of the outbox.
     pub fn drain(&mut self) -> Option<Decision> {
         self.outbox.pop_front()
-    }
-
-    /// Whether a control step is due.
-    #[must_use]
-    pub fn policy_due(&self) -> bool {
-        self.policy_due
-    }
-
-    /// Tokens charged on all replicas.
-    #[must_use]
-    pub fn charge_tokens(&self) -> u64 {
-        self.live().map(|slot| self.ledger.charge(slot) * self.block_tokens).sum()
-    }
-
-    /// Pauses, moves and forced placements since the start, by workload in row order.
-    #[must_use]
-    pub fn interventions(&self) -> Vec<[i64; 3]> {
-        self.workloads.iter().map(|workload| [workload.pauses, workload.moves, workload.forced]).collect()
-    }
-
-    /// Counters of the engines' cache events since the start.
-    #[must_use]
-    pub fn feed_stats(&self) -> FeedStats {
-        self.index.feed_stats()
-    }
-
-    /// Counters since the start, and sizes now.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats {
-            open_turns: self.turns.len() as u64,
-            held_turns: self.line.len() as u64,
-            live_sessions: self.sessions.len() as u64,
-            index_runs: self.index.tree.run_count(),
-            index_blocks: self.index.tree.blocks(),
-            index_bytes: self.index.bytes(),
-            ..self.stats
-        }
     }
 
     /// Starts an event: moves the clock, never backwards, and runs what is due.
@@ -502,3 +412,71 @@ fn placed(turn: &Turn) -> Option<&crate::sessions::Placement> {
         TurnState::Held { .. } => None,
     }
 }
+
+record!(Replica {
+    config,
+    alive,
+    closing,
+    blocks,
+    weight_version,
+    weights_epoch,
+    prefill_until,
+    prefilling,
+    shortfall,
+    lost_blocks,
+    observed,
+    hits,
+    decoded,
+    dead,
+    reserved_for,
+    idle
+});
+record!(Closing as closing: Drain = 0, Remove = 1);
+record!(Workload { config, estimator, arrivals, finishes, finished, pauses, moves, forced });
+record!(Router {
+    hasher,
+    block_tokens,
+    max_held,
+    control_period,
+    turn_ttl,
+    session_ttl,
+    now,
+    seq,
+    admissions,
+    salt,
+    generated,
+    index,
+    ledger,
+    replicas,
+    replica_slots,
+    workloads,
+    sessions,
+    session_slots,
+    owners,
+    turns,
+    turn_slots,
+    closed,
+    claim_ends,
+    limits,
+    applied_at,
+    view_step,
+    line,
+    ties,
+    outbox,
+    stats,
+    next_control,
+    policy_due,
+    deadlines,
+    removing,
+    unconfirmed,
+    reattach_until,
+    silence,
+    quiet,
+    pumps,
+    all_changed,
+    just_reserved,
+    leases,
+    paused_paths,
+    depths,
+    best
+});

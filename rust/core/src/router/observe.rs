@@ -4,6 +4,7 @@ use super::Router;
 use super::types::{Effect, Metrics, Outcome};
 use crate::error::{Error, Result};
 use crate::estimate::Rate;
+use crate::record::codec::record;
 use crate::units::Nanos;
 
 /// The last reports of a replica's engine.
@@ -63,3 +64,5 @@ impl Router {
         Ok(Outcome { seq, effect: Effect::Done })
     }
 }
+
+record!(Observed { at, kv_fraction, running, waiting, preemptions_total, preemptions });

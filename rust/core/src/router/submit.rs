@@ -249,12 +249,16 @@ impl Router {
             let prompt_tokens = match submit.input {
                 TurnInput::Prompt(prompt) => prompt.tokens(),
                 TurnInput::Append { base_tokens, tokens } => base_tokens.saturating_add(tokens.len() as u64),
+                TurnInput::Grown { base_tokens, suffix } => (base_tokens - base_tokens % self.block_tokens).saturating_add(suffix.tokens()),
                 TurnInput::Count { prompt_tokens } => prompt_tokens,
             };
             if prompt_tokens != turn.prompt_tokens {
                 return conflict(format!("{} prompt tokens, now {prompt_tokens}", turn.prompt_tokens));
             }
             self.begin(now);
+            if let Some(&slot) = self.turn_slots.get(id) {
+                self.unconfirmed.remove(&slot);
+            }
             self.pump(None);
             // A timer of this very event may have ended it.
             return match self.turn_slots.get(id) {
@@ -272,7 +276,7 @@ impl Router {
     }
 
     pub(super) fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
-        let TurnInput::Append { base_tokens, .. } = submit.input else { return Ok(()) };
+        let (TurnInput::Append { base_tokens, .. } | TurnInput::Grown { base_tokens, .. }) = submit.input else { return Ok(()) };
         let Some(name) = submit.session else {
             return Err(Error::InvalidArgument {
                 argument: "append",
@@ -295,7 +299,17 @@ impl Router {
         let replaced = submit.turn.and_then(|id| self.turn_slots.get(id));
         let open = session.open.iter().filter(|turn| Some(*turn) != replaced).count();
         let other_root = submit.namespace.is_some_and(|namespace| namespace != &*session.namespace);
-        if session.known_tokens != session.history_tokens || open > 0 || other_root { Err(mismatch(None)) } else { Ok(()) }
+        if session.known_tokens != session.history_tokens || open > 0 || other_root {
+            return Err(mismatch(None));
+        }
+        match submit.input {
+            TurnInput::Grown { suffix, .. }
+                if suffix.block_tokens() != self.hasher.block_tokens() || suffix.tokens() <= session.tail.len() as u64 =>
+            {
+                Err(Error::InvalidTokens { argument: "append", problem: "hashed otherwise than after this history, or without a new token".into() })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn session_for(&mut self, submit: &Submit<'_>, named: &Named) -> u32 {

@@ -1,7 +1,7 @@
 //! Timers: what happens by itself when time passes, and when that is next.
 
 use super::Router;
-use super::types::{Reason, Status};
+use super::types::{Effect, Outcome, Reason, Status};
 use crate::sessions::Ending;
 use crate::units::Nanos;
 
@@ -26,6 +26,12 @@ impl Router {
             let completed = self.sessions[session].turns_completed > 0;
             self.finish_session(session, completed);
         }
+        if self.reattach_until.is_some_and(|until| until <= now) {
+            self.reattach_until = None;
+            while let Some(&turn) = self.unconfirmed.first() {
+                self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::Unconfirmed);
+            }
+        }
         while let Some(&(end, session)) = self.leases.first().filter(|first| first.0 <= now) {
             self.leases.remove(&(end, session));
             if let Some(home) = self.sessions[session].home {
@@ -35,6 +41,16 @@ impl Router {
         self.closed.forget(now);
     }
 
+    /// Gives up every turn that is open now unless an event names it within `after`: its caller may have gone with the process that a
+    /// snapshot was restored for. Until then it counts in full.
+    pub fn expect_callers(&mut self, now: Nanos, after: Nanos) -> Outcome {
+        let seq = self.begin(now);
+        self.unconfirmed = self.turns.iter().map(|(turn, _)| turn).collect();
+        self.reattach_until = Some(self.now.saturating_add(after));
+        self.pump(None);
+        Outcome { seq, effect: Effect::Done }
+    }
+
     /// When [`Self::tick`] is due next: a control step, a deadline, a silent turn, a quiet session, or the end of a lease
     /// that a held turn may be waiting for. `None` when nothing is due.
     #[must_use]
@@ -42,6 +58,7 @@ impl Router {
         let first = |set: &std::collections::BTreeSet<(Nanos, u32)>, after: Nanos| set.first().map(|first| first.0.saturating_add(after));
         [
             self.next_control,
+            self.reattach_until,
             first(&self.deadlines, 0),
             first(&self.silence, self.turn_ttl),
             first(&self.quiet, self.session_ttl),

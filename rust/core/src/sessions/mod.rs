@@ -10,6 +10,7 @@ pub(crate) use slab::Slab;
 
 use crate::admission::line::Place;
 use crate::index::Cursor;
+use crate::record::codec::{Reader, Record, Taken, record};
 use crate::router::types::{Reason, Receipt, Status};
 use crate::units::Nanos;
 
@@ -198,4 +199,84 @@ pub(crate) struct Verdict {
     pub(crate) alternatives: [Option<u32>; 3],
     pub(crate) reason: Reason,
     pub(crate) receipt: Receipt,
+}
+
+record!(Session {
+    id,
+    workload,
+    namespace,
+    root,
+    single_turn,
+    parent,
+    owner,
+    member,
+    home,
+    trunk,
+    tail,
+    history_tokens,
+    known_tokens,
+    trunk_seq,
+    claimed,
+    beside,
+    admitted,
+    base_tokens,
+    growth_limit,
+    headroom,
+    open,
+    running,
+    idle_since,
+    last_activity,
+    weights_epoch,
+    meter,
+    turns_completed
+});
+record!(Meter { at, added_blocks, block_ns, charged_ns, block_ns_completed, charged_ns_completed });
+record!(Turn {
+    id,
+    attempt,
+    seq,
+    session,
+    workload,
+    cursor,
+    tail,
+    prompt_tokens,
+    known_tokens,
+    max_new_tokens,
+    candidates,
+    avoid,
+    bias,
+    deadline,
+    submitted_at,
+    last_event,
+    state,
+    verdict
+});
+record!(Tried { pump, closest });
+record!(Closest { passed, missing });
+record!(Placement { replica, residency_epoch, started, output_tokens, output_blocks, reported });
+record!(Verdict { status, replica, cached_tokens, alternatives, reason, receipt });
+
+impl Record for TurnState {
+    fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Held { place, bypassed, tried } => {
+                to.push(0);
+                place.put(to);
+                bypassed.put(to);
+                tried.put(to);
+            }
+            Self::Placed(placement) => {
+                to.push(1);
+                placement.put(to);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        Ok(if bool::take(from)? {
+            Self::Placed(Record::take(from)?)
+        } else {
+            Self::Held { place: Record::take(from)?, bypassed: Record::take(from)?, tried: Record::take(from)? }
+        })
+    }
 }
