@@ -16,6 +16,7 @@ const BLOCK: u32 = 4;
 const SESSIONS: [&str; 6] = ["s0", "s1", "s2", "s3", "s4", "s5"];
 const REPLICAS: [&str; 3] = ["r0", "r1", "r2"];
 const WORKLOADS: [&str; 2] = ["a", "b"];
+const PLACEMENTS: [&str; 6] = ["cost", "round_robin", "least_loaded", "cache_aware", "dynamo", "hash"];
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -83,6 +84,9 @@ enum Event {
         output: u16,
         lease: u16,
         bypass: u8,
+        shed: bool,
+        placement: usize,
+        sticky: bool,
     },
     Wait {
         millis: u64,
@@ -112,7 +116,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3usize).prop_map(|replica| Event::Lose { replica }),
         2 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Add { replica, tokens }),
         1 => (0..4i64, 0..3usize, proptest::option::of(0..3usize)).prop_map(|(version, mode, replica)| Event::Weights { version, mode, replica }),
-        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8).prop_map(|(caps, ceiling, growth, output, lease, bypass)| Event::Limit { caps, ceiling, growth, output, lease, bypass }),
+        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8, any::<bool>(), 0..PLACEMENTS.len(), proptest::bool::weighted(0.8))
+            .prop_map(|(caps, ceiling, growth, output, lease, bypass, shed, placement, sticky)| Event::Limit { caps, ceiling, growth, output, lease, bypass, shed, placement, sticky }),
         3 => (0..4_000u64).prop_map(|millis| Event::Wait { millis }),
     ]
 }
@@ -132,6 +137,9 @@ struct Caller {
     bound: BTreeMap<Arc<str>, &'static str>,
     /// Limits in force by replica, since they were set and the replica has not gone.
     limits: BTreeMap<String, InForce>,
+    /// Whether idle sessions above the caps are shed, and whether idle sessions stay at all.
+    shed: bool,
+    sticky: bool,
     /// Sessions by replica and workload after the event before.
     sessions: BTreeMap<String, [f64; 2]>,
     /// Admissions of the present event, and whether one was forced in it.
@@ -174,6 +182,8 @@ impl Caller {
             waiting: BTreeSet::new(),
             bound: BTreeMap::new(),
             limits: BTreeMap::new(),
+            shed: false,
+            sticky: true,
             sessions: BTreeMap::new(),
             admitted: Vec::new(),
             forced: false,
@@ -329,7 +339,7 @@ impl Caller {
                 let mode = [WeightsMode::Flush, WeightsMode::Keep, WeightsMode::Salt][*mode];
                 drop(self.router.weights_updated(self.now, *version, mode, replica.map(|at| REPLICAS[at])));
             }
-            Event::Limit { caps, ceiling, growth, output, lease, bypass } => {
+            Event::Limit { caps, ceiling, growth, output, lease, bypass, shed, placement, sticky } => {
                 let replicas = self.router.replicas();
                 let cap = |at: usize| f64::from(caps[at] % 8) + if caps[at] % 8 == 7 { f64::INFINITY } else { 0.0 };
                 let limits = Limits {
@@ -342,6 +352,9 @@ impl Caller {
                     output_tokens: Some(vec![f64::from(*output); 2]),
                     lease_s: Some(vec![f64::from(*lease); replicas.len() * 2]),
                     bypass: Some(f64::from(*bypass)),
+                    shed: Some(*shed),
+                    placement: Some(PLACEMENTS[*placement].into()),
+                    placement_args: vec![("sticky".into(), f64::from(u8::from(*sticky)))],
                     replicas: replicas.clone(),
                     workloads: self.router.workloads(),
                     ..Limits::default()
@@ -356,6 +369,7 @@ impl Caller {
                     ceiling: whole(f64::from(*ceiling)),
                     overflow: whole(f64::from(*ceiling) + 40.0),
                 };
+                (self.shed, self.sticky) = (*shed, *sticky);
                 self.limits = replicas.iter().map(|name| (name.to_string(), in_force)).collect();
             }
             Event::Wait { millis } => {
@@ -419,6 +433,13 @@ impl Caller {
             let Some(limits) = self.limits.get(&**name) else { continue };
             if charge[row] > limits.overflow {
                 prop_assert!(idle.iter().sum::<f64>() < 1.0, "above the overflow nothing idle keeps its charge");
+            }
+            prop_assert!(self.sticky || idle.iter().sum::<f64>() < 1.0, "nothing idle stays charged where nothing sticks");
+            if self.shed {
+                prop_assert!(idle.iter().sum::<f64>() < 1.0 || sessions.iter().sum::<f64>() <= limits.session_cap, "{idle:?} idle above {limits:?}");
+                for workload in 0..2 {
+                    prop_assert!(idle[workload] < 1.0 || sessions[workload] <= limits.workload_cap[workload], "{idle:?} idle above {limits:?}");
+                }
             }
             for decision in admitted.iter().filter(|decision| decision.replica.as_deref() == Some(&**name)) {
                 let receipt = &decision.receipt;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
+use crate::placement::Placement;
 use crate::units::{MAX_SEQUENCE_TOKENS, Nanos, UNBOUNDED_BLOCKS, capacity_blocks, nanos};
 
 /// No lease is longer: a stuck line moves after this time at the latest.
@@ -43,6 +44,10 @@ pub(crate) struct Enforced {
     pub(crate) workloads: Vec<WorkloadLimits>,
     pub(crate) bypass: f64,
     pub(crate) lookahead: usize,
+    pub(crate) placement: Placement,
+    /// Whether an idle session stays charged, so that its next turn is a continuation.
+    pub(crate) sticky: bool,
+    pub(crate) shed: bool,
 }
 
 impl ReplicaLimits {
@@ -70,6 +75,9 @@ impl Enforced {
             workloads: vec![WorkloadLimits { growth_tokens: 0, output_tokens: 0, toll: 1.0 }; workloads],
             bypass: 4.0,
             lookahead: 8,
+            placement: Placement::Cost,
+            sticky: true,
+            shed: false,
         }
     }
 
@@ -116,6 +124,8 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
     enforced.replicas = vec![ReplicaLimits::unlimited(0, workloads.len()); slots];
     enforced.bypass = limits.bypass.unwrap_or(enforced.bypass);
     enforced.lookahead = limits.lookahead.map_or(enforced.lookahead, |turns| turns as usize);
+    (enforced.placement, enforced.sticky) = Placement::compile(limits.placement.as_deref(), &limits.placement_args)?;
+    enforced.shed = limits.shed.unwrap_or(false);
     for (w, name) in workloads.iter().enumerate() {
         let Some(column) = limits.workloads.iter().position(|other| other == name) else { continue };
         let row = &mut enforced.workloads[w];

@@ -140,11 +140,37 @@ impl Router {
         false
     }
 
-    /// Above the overflow, idle sessions go whatever their lease, longest idle first. What runs is never cut.
+    /// Above the overflow, idle sessions go whatever their lease, longest idle first. What runs is never cut. Before that
+    /// sessions above a cap go where they are shed, and all of them where none is to stick.
     pub(super) fn relieve(&mut self, replica: u32) {
+        if !self.limits.sticky {
+            self.reclaim_newest(replica, None, u64::MAX);
+        } else if self.limits.shed {
+            for workload in 0..self.workloads.len() as u32 {
+                let cap = self.limits.replicas[replica as usize].workload_cap[workload as usize];
+                let above = self.ledger.workload(replica, workload).sessions().saturating_sub(cap);
+                self.reclaim_newest(replica, Some(workload), above);
+            }
+            let above = self.ledger.replica(replica).sessions().saturating_sub(self.limits.replicas[replica as usize].session_cap);
+            self.reclaim_newest(replica, None, above);
+        }
         while self.ledger.charge(replica) > self.limits.replicas[replica as usize].overflow {
             let longest = self.replicas[replica as usize].idle.iter().filter_map(|idle| idle.first().copied()).min();
             let Some((_, session)) = longest else { return };
+            self.pause(session);
+        }
+    }
+
+    /// Pauses up to `most` idle sessions of a replica, of one workload or of all, those that were admitted last first.
+    fn reclaim_newest(&mut self, replica: u32, workload: Option<u32>, most: u64) {
+        if most == 0 {
+            return;
+        }
+        let idle = &self.replicas[replica as usize].idle;
+        let of = workload.map_or(&idle[..], |workload| std::slice::from_ref(&idle[workload as usize]));
+        let mut idle: Vec<(Option<u64>, u32)> = of.iter().flatten().map(|&(_, session)| (self.sessions[session].admitted, session)).collect();
+        idle.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, session) in idle.into_iter().take(usize::try_from(most).unwrap_or(usize::MAX)) {
             self.pause(session);
         }
     }

@@ -125,6 +125,8 @@ pub struct Router {
     view_step: i64,
     line: Line,
     ties: Ties,
+    /// Slot after that of the last admission: where the round goes on.
+    next_in_turn: u32,
     outbox: VecDeque<Decision>,
     stats: Stats,
 
@@ -199,6 +201,7 @@ impl Router {
             view_step: -1,
             line: Line::new(count),
             ties: Ties(config.seed),
+            next_in_turn: 0,
             outbox: VecDeque::new(),
             stats: Stats::default(),
             next_control: None,

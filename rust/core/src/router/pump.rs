@@ -1,9 +1,12 @@
 //! The pump: after every event the line is scanned in order until nothing more fits.
 
+use std::hash::BuildHasher;
+
 use super::Router;
 use super::fit::Fit;
 use super::types::{Reason, Status};
-use crate::placement::{cost, expected_output};
+use crate::placement::{Placement, Regime, cost, expected_output};
+use crate::prompt::mix64;
 use crate::sessions::{TurnState, Verdict};
 
 /// Outcome of trying one held turn.
@@ -69,6 +72,7 @@ impl Router {
         let mut depths = std::mem::take(&mut self.depths);
         self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
         self.depths = depths;
+        let regime = self.regime(turn, &candidates);
         let mut closest: Option<(u32, Fit)> = None;
         let mut possible: Vec<(f64, u32)> = Vec::new();
         for &replica in &candidates {
@@ -79,7 +83,7 @@ impl Router {
                 Some(_) => None,
             };
             if let Some(reclaimed) = reclaimed {
-                possible.push((self.cost_of(turn, replica, reclaimed), replica));
+                possible.push((self.score(turn, replica, reclaimed, regime), replica));
             }
             if closest
                 .as_ref()
@@ -88,9 +92,9 @@ impl Router {
                 closest = Some((replica, fit));
             }
         }
-        self.ties.rank(&mut possible);
+        self.rank(&mut possible);
         for at in 0..possible.len() {
-            let (cost_s, replica) = possible[at];
+            let (score, replica) = possible[at];
             // The estimate may have been too high where victims share their prefix: ask the ledger itself.
             if self.fit(turn, replica).blocked.is_none() || self.reclaim_for(turn, replica) {
                 let fit = self.fit(turn, replica);
@@ -99,7 +103,12 @@ impl Router {
                 for (alternative, &(_, slot)) in alternatives.iter_mut().zip(&possible) {
                     *alternative = Some(slot);
                 }
-                let runner_up_cost_s = possible.first().map_or(f64::NAN, |other| other.0);
+                let runner_up = possible.first().copied();
+                let (cost_s, runner_up_cost_s) = match self.limits.placement {
+                    Placement::Cost => (score, runner_up.map_or(f64::NAN, |other| other.0)),
+                    // Receipts are in seconds, whatever ranks.
+                    _ => (self.cost_of(turn, replica, 0), runner_up.map_or(f64::NAN, |other| self.cost_of(turn, other.1, 0))),
+                };
                 self.admit(turn, &Choice { replica, fit, cost_s, runner_up_cost_s, alternatives }, submitting);
                 return Attempt::Placed(fit.need);
             }
@@ -126,6 +135,55 @@ impl Router {
         }
         let enough = blocks >= fit.short.blocks && sessions >= fit.short.sessions && own >= fit.short.workload_sessions;
         enough.then_some(blocks * self.block_tokens)
+    }
+
+    /// What decides about a turn under the cache-aware rule, with `self.depths` filled for it.
+    fn regime(&self, turn: u32, candidates: &[u32]) -> Regime {
+        let Placement::CacheAware(rule) = self.limits.placement else { return Regime::Load };
+        let loads = candidates.iter().map(|&slot| self.ledger.replica(slot).turns);
+        let matched = candidates.iter().map(|&slot| self.depths.blocks[slot as usize]).max().unwrap_or(0);
+        rule.regime(loads, u64::from(matched) * self.block_tokens, self.turns[turn].prompt_tokens)
+    }
+
+    /// How little a replica is wanted for a turn by the placement in force, with `self.depths` filled for it.
+    fn score(&self, turn: u32, replica: u32, reclaimed_tokens: u64, regime: Regime) -> f64 {
+        let (sums, depth) = (self.ledger.replica(replica), self.depths.blocks[replica as usize]);
+        match self.limits.placement {
+            Placement::Cost => self.cost_of(turn, replica, reclaimed_tokens),
+            Placement::RoundRobin => {
+                let slots = self.replicas.len() as u32;
+                f64::from((replica + slots - self.next_in_turn % slots) % slots)
+            }
+            Placement::LeastLoaded(rule) => rule.score(sums.turns, sums.sessions()),
+            Placement::CacheAware(_) => match regime {
+                Regime::Load => sums.turns as f64,
+                Regime::Match => -f64::from(depth),
+                Regime::Room => self.index.residency.resident_blocks(replica) as f64,
+            },
+            Placement::Dynamo(rule) => {
+                let (state, load) = (&self.turns[turn], self.load(replica));
+                let uncached = state.prompt_tokens - self.cached_tokens(replica, depth, state.prompt_tokens);
+                let prefill = (load.backlog_s * load.prefill_tokens_per_s + uncached as f64) / self.block_tokens as f64;
+                let added = self.ledger.unclaimed(&self.index.tree, replica, state.cursor) + self.turn_private(turn);
+                rule.score(prefill, self.ledger.charge(replica) + added)
+            }
+            Placement::Hash => {
+                let names = self.session_slots.hasher();
+                let (session, replica) = (&self.sessions[self.turns[turn].session].id, &self.replicas[replica as usize].config.name);
+                // The highest weight wins; 53 bits are exact as a float.
+                -((mix64(names.hash_one(&**session) ^ names.hash_one(&**replica).rotate_left(32)) >> 11) as f64)
+            }
+        }
+    }
+
+    /// Sorts candidates (score, replica), best first; equal ones by the seeded generator.
+    fn rank(&mut self, possible: &mut [(f64, u32)]) {
+        match self.limits.placement {
+            Placement::Dynamo(rule) => rule.rank(&mut self.ties, possible),
+            // No two of them are equal, and what is nearly equal is not.
+            Placement::RoundRobin | Placement::Hash => possible.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))),
+            _ => self.ties.rank(possible),
+        }
     }
 
     /// Placement cost of a turn, with `self.depths` filled for it.
@@ -161,6 +219,7 @@ impl Router {
         let cached_tokens = self.cached_tokens(choice.replica, self.depths.blocks[choice.replica as usize], prompt_tokens);
         let status = Status::Placed;
         let verdict = Verdict { status, replica: Some(choice.replica), cached_tokens, alternatives: choice.alternatives, reason, receipt };
+        self.next_in_turn = choice.replica + 1;
         self.charge_session(session, choice.replica);
         self.start(turn, verdict);
         self.announce(turn, submitting);
@@ -177,10 +236,16 @@ impl Router {
 
     /// Places a turn against the limits because its caller cannot wait; `false` when there is no replica at all.
     pub(super) fn force(&mut self, turn: u32) -> bool {
-        let mut possible: Vec<(f64, u32)> = self.candidates(turn).into_iter().map(|replica| (self.cost_of(turn, replica, 0), replica)).collect();
-        self.ties.rank(&mut possible);
-        let Some(&(cost_s, replica)) = possible.first() else { return false };
-        let fit = self.fit(turn, replica);
+        let candidates = self.candidates(turn);
+        // The pump has looked at other turns since.
+        let mut depths = std::mem::take(&mut self.depths);
+        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
+        self.depths = depths;
+        let regime = self.regime(turn, &candidates);
+        let mut possible: Vec<(f64, u32)> = candidates.into_iter().map(|replica| (self.score(turn, replica, 0, regime), replica)).collect();
+        self.rank(&mut possible);
+        let Some(&(_, replica)) = possible.first() else { return false };
+        let (fit, cost_s) = (self.fit(turn, replica), self.cost_of(turn, replica, 0));
         self.admit(turn, &Choice { replica, fit, cost_s, runner_up_cost_s: f64::NAN, alternatives: [None; 3] }, Some(turn));
         self.turns[turn].verdict.reason = Reason::Forced;
         self.stats.forced += 1;
