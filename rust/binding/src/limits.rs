@@ -15,6 +15,9 @@ use crate::errors::to_py;
 macro_rules! assign {
     ($limits:ident, $name:ident, $value:ident; columns: $($column:ident),*; numbers: $($number:ident),*) => {
         match $name.as_str() {
+            "placement" => $limits.placement = Some(text("placement", &$value)?.into()),
+            "placement_args" => $limits.placement_args = table("placement_args", &$value)?,
+            "shed" => $limits.shed = Some(flag("shed", &$value)?),
             $(stringify!($column) => $limits.$column = Some(column(stringify!($column), &$value)?),)*
             $(stringify!($number) => $limits.$number = Some(number(stringify!($number), &$value)?),)*
             _ => {
@@ -59,6 +62,20 @@ fn column(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
 
 fn number(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     value.extract().map_err(|_| refused(field, value, "one number"))
+}
+
+fn text(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    value.extract().map_err(|_| refused(field, value, "a name"))
+}
+
+fn flag(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    value.extract().map_err(|_| refused(field, value, "True or False"))
+}
+
+fn table(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<(Arc<str>, f64)>> {
+    let entries = || value.cast::<PyMapping>().ok()?.items().ok()?.extract::<Vec<(String, f64)>>().ok();
+    let entries = entries().ok_or_else(|| refused(field, value, "a mapping from names to numbers"))?;
+    Ok(entries.into_iter().map(|(name, number)| (name.into(), number)).collect())
 }
 
 fn refused(field: &'static str, value: &Bound<'_, PyAny>, accepted: &'static str) -> PyErr {

@@ -402,3 +402,52 @@ fn a_replica_that_came_back_frees_nobody() {
     }
     fleet.router.audit().unwrap();
 }
+
+/// Blocks of 1. Three sessions of 10, two of them idle since t = 1; the cap falls to 2: the newer idle one goes. At a cap of 1 both
+/// others run and stay; the first of them to end its turn goes. Without `shed` all three stay.
+#[test]
+fn sessions_above_a_cap_are_shed_when_idle() {
+    let scenario = |shed: bool| {
+        let mut fleet = Fleet::new(1, &[("r", 100.0)], &["w"]);
+        let turns: Vec<Decision> = (0..3).map(|at| fleet.submit(0, &format!("s{at}"), "w", &[(at * 1_000, 10)])).collect();
+        fleet.limit(0, |limits| {
+            limits.lease_s = Some(vec![600.0]);
+            limits.shed = Some(shed);
+        });
+        fleet.complete(1, &turns[1], 0);
+        fleet.complete(1, &turns[0], 0);
+        fleet.limit(1, |limits| limits.session_cap = Some(vec![2.0]));
+        let after_two = fleet.books(1).0;
+        // s1 was admitted after s0, so it was the one to go: it waits, and s0 goes on where it is.
+        let back = fleet.submit(2, "s1", "w", &[(1_000, 12)]);
+        let stays = fleet.submit(2, "s0", "w", &[(0, 12)]);
+        fleet.limit(3, |limits| limits.session_cap = Some(vec![1.0]));
+        let running = fleet.books(3).0;
+        fleet.complete(4, &turns[2], 0);
+        (after_two, back, stays, running, fleet.books(4).0)
+    };
+    let (after_two, back, stays, running, end) = scenario(true);
+    assert_eq!((after_two, running, end), (20.0, 22.0, 12.0), "what runs is never cut; s2 goes at its boundary");
+    held(&back, Reason::SessionCap);
+    assert_eq!((stays.status, stays.reason), (Status::Placed, Reason::Continuation));
+    let (after_two, back, _, running, end) = scenario(false);
+    assert_eq!((after_two, running, end), (30.0, 34.0, 34.0));
+    assert_eq!((back.status, back.reason), (Status::Placed, Reason::Continuation));
+}
+
+/// Blocks of 1. Two workloads; a cap of 1 on the first sheds its newer session and leaves the second workload alone.
+#[test]
+fn a_workload_sheds_its_own() {
+    let mut fleet = Fleet::new(1, &[("r", 100.0)], &["v", "w"]);
+    for (at, workload) in ["v", "w", "v", "w"].into_iter().enumerate() {
+        let turn = fleet.submit(0, &format!("s{at}"), workload, &[(at as u32 * 1_000, 10)]);
+        fleet.complete(0, &turn, 0);
+    }
+    fleet.limit(1, |limits| {
+        limits.workload_cap = Some(vec![1.0, f64::INFINITY]);
+        limits.shed = Some(true);
+    });
+    assert_eq!(fleet.column(1, "sessions_idle"), [1.0, 2.0]);
+    assert_eq!(fleet.column(1, "paused"), [1.0, 0.0]);
+    assert_eq!(fleet.submit(2, "s0", "v", &[(0, 11)]).reason, Reason::Continuation, "the older one stayed");
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
+use crate::placement::Placement;
 use crate::record::codec::record;
 use crate::units::{MAX_SEQUENCE_TOKENS, Nanos, UNBOUNDED_BLOCKS, capacity_blocks, nanos};
 
@@ -55,6 +56,10 @@ pub(crate) struct Enforced {
     pub(crate) workloads: Vec<WorkloadLimits>,
     pub(crate) bypass: f64,
     pub(crate) lookahead: usize,
+    pub(crate) placement: Placement,
+    /// Whether an idle session stays charged, so that its next turn is a continuation.
+    pub(crate) sticky: bool,
+    pub(crate) shed: bool,
 }
 
 impl ReplicaLimits {
@@ -76,7 +81,16 @@ impl ReplicaLimits {
 
 impl Enforced {
     pub(crate) fn new(workloads: usize) -> Self {
-        Self { step: -1, replicas: Vec::new(), workloads: vec![WorkloadLimits::UNLIMITED; workloads], bypass: 4.0, lookahead: 8 }
+        Self {
+            step: -1,
+            replicas: Vec::new(),
+            workloads: vec![WorkloadLimits::UNLIMITED; workloads],
+            bypass: 4.0,
+            lookahead: 8,
+            placement: Placement::Cost,
+            sticky: true,
+            shed: false,
+        }
     }
 
     /// Ceiling and overflow of a capacity that no policy has seen.
@@ -142,6 +156,8 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
     enforced.replicas = vec![ReplicaLimits::unlimited(0, workloads.len()); slots];
     enforced.bypass = limits.bypass.unwrap_or(enforced.bypass);
     enforced.lookahead = limits.lookahead.map_or(enforced.lookahead, |turns| turns as usize);
+    (enforced.placement, enforced.sticky) = Placement::compile(limits.placement.as_deref(), &limits.placement_args)?;
+    enforced.shed = limits.shed.unwrap_or(false);
     for (w, name) in workloads.iter().enumerate() {
         let Some(column) = limits.workloads.iter().position(|other| other == name) else { continue };
         let row = &mut enforced.workloads[w];
@@ -278,4 +294,4 @@ fn column(
 
 record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, workload_cap, lease });
 record!(WorkloadLimits { growth_tokens, output_tokens, toll, share, asked, guarantee, limit });
-record!(Enforced { step, replicas, workloads, bypass, lookahead });
+record!(Enforced { step, replicas, workloads, bypass, lookahead, placement, sticky, shed });

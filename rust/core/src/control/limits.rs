@@ -50,6 +50,13 @@ pub struct Limits {
     pub cost_backlog: Option<Vec<f64>>,
     /// (R,) weight of the seconds by which the replica's charge slows the decode of the turn; 1 by default.
     pub cost_decode: Option<Vec<f64>>,
+    /// How the replicas that may take a new or paused session are ranked: `cost` (the default), `round_robin`, `least_loaded`,
+    /// `cache_aware`, `dynamo` or `hash`.
+    pub placement: Option<Arc<str>>,
+    /// Parameters of the placement by name; those that are not named take its defaults.
+    pub placement_args: Vec<(Arc<str>, f64)>,
+    /// Sessions above `session_cap` or `workload_cap` are reclaimed as soon as they are idle, newest first; off by default.
+    pub shed: Option<bool>,
 }
 
 record!(Limits {
@@ -72,5 +79,8 @@ record!(Limits {
     lookahead,
     cost_prefill,
     cost_backlog,
-    cost_decode
+    cost_decode,
+    placement,
+    placement_args,
+    shed
 });

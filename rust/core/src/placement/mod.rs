@@ -1,8 +1,20 @@
-//! Where a turn goes: the cost of a replica in seconds, and ties.
+//! Where a turn goes: the cost of a replica in seconds, the rules of other routers for comparison, and ties.
+//!
+//! A rule ranks the replicas that may take a new or paused session; whether one may is decided before, and a continuation stays
+//! where its session is charged, whatever the rule.
+
+mod cache_aware;
+mod dynamo;
+mod least_loaded;
+mod rule;
 
 use crate::admission::enforced::ReplicaLimits;
 use crate::prompt::mix64;
 use crate::record::codec::record;
+pub(crate) use cache_aware::{CacheAware, Regime};
+pub(crate) use dynamo::Dynamo;
+pub(crate) use least_loaded::LeastLoaded;
+pub(crate) use rule::Placement;
 
 /// Output that is assumed where neither the caller nor the limits say more, tokens.
 const ASSUMED_OUTPUT_TOKENS: u64 = 512;
@@ -41,6 +53,11 @@ impl Ties {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         ((u128::from(mix64(self.0)) * n as u128) >> 64) as usize
+    }
+
+    /// A number from 0 to below 1.
+    fn unit(&mut self) -> f64 {
+        self.below(1 << 53) as f64 / (1u64 << 53) as f64
     }
 
     /// Sorts candidates (cost, replica) by cost and puts a random one of the cheapest first.

@@ -19,6 +19,7 @@ mod owners;
 mod paths;
 mod pump;
 mod questions;
+mod rank;
 mod reclaim;
 mod sessions;
 mod stats;
@@ -158,6 +159,8 @@ pub struct Router {
     view_step: i64,
     line: Line,
     ties: Ties,
+    /// Slot after that of the last admission: where the round goes on.
+    next_in_turn: u32,
     outbox: VecDeque<Decision>,
     stats: Stats,
 
@@ -246,6 +249,7 @@ impl Router {
             view_step: -1,
             line: Line::new(count),
             ties: Ties(config.seed),
+            next_in_turn: 0,
             outbox: VecDeque::new(),
             stats: Stats::default(),
             next_control: None,
@@ -462,6 +466,7 @@ record!(Router {
     view_step,
     line,
     ties,
+    next_in_turn,
     outbox,
     stats,
     next_control,

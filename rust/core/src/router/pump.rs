@@ -4,7 +4,7 @@ use super::Router;
 use super::fit::Fit;
 use super::reclaim::{Claimant, reclaimable};
 use super::types::{Effect, Outcome, Reason, Status};
-use crate::placement::{cost, expected_output};
+use crate::placement::{Placement, Regime, cost, expected_output};
 use crate::sessions::{Closest, Tried, TurnState, Verdict};
 use crate::units::UNBOUNDED_BLOCKS;
 
@@ -128,7 +128,7 @@ impl Router {
         let (candidates, mut closest) = self.worth_trying(turn);
         let mut possible: Vec<(f64, u32)> = Vec::new();
         let mut claimant: Option<Claimant> = None;
-        let mut known = false;
+        let (mut known, mut regime) = (false, Regime::Load);
         for &replica in &candidates {
             let fit = self.fit(turn, replica);
             let reclaimed = if fit.blocked.is_none() {
@@ -141,14 +141,15 @@ impl Router {
             if let Some(reclaimed) = reclaimed {
                 if !std::mem::replace(&mut known, true) {
                     self.find_depths(turn);
+                    regime = self.regime(turn);
                 }
-                possible.push((self.cost_of(turn, replica, reclaimed), replica));
+                possible.push((self.score(turn, replica, reclaimed, regime), replica));
             }
             closest = closest.max(Some(closeness(replica, &fit)));
         }
-        self.ties.rank(&mut possible);
+        self.rank(&mut possible);
         for at in 0..possible.len() {
-            let (cost_s, replica) = possible[at];
+            let (score, replica) = possible[at];
             // The estimate may have been too high where victims share their prefix: ask the ledger itself.
             let fits = self.fit(turn, replica).blocked.is_none() || claimant.as_ref().is_some_and(|claimant| self.reclaim_for(claimant, replica));
             if fits {
@@ -158,7 +159,12 @@ impl Router {
                 for (alternative, &(_, slot)) in alternatives.iter_mut().zip(&possible) {
                     *alternative = Some(slot);
                 }
-                let runner_up_cost_s = possible.first().map_or(f64::NAN, |other| other.0);
+                let runner_up = possible.first().copied();
+                let (cost_s, runner_up_cost_s) = match self.limits.placement {
+                    Placement::Cost => (score, runner_up.map_or(f64::NAN, |other| other.0)),
+                    // Receipts are in seconds, whatever ranks.
+                    _ => (self.cost_of(turn, replica, 0), runner_up.map_or(f64::NAN, |other| self.cost_of(turn, other.1, 0))),
+                };
                 self.admit(turn, &Choice { replica, fit, cost_s, runner_up_cost_s, alternatives }, submitting);
                 return Attempt::Placed(fit.need);
             }
@@ -224,6 +230,7 @@ impl Router {
         let cached_tokens = self.cached_tokens(choice.replica, self.depths.blocks[choice.replica as usize], prompt_tokens);
         let status = Status::Placed;
         let verdict = Verdict { status, replica: Some(choice.replica), cached_tokens, alternatives: choice.alternatives, reason, receipt };
+        self.next_in_turn = choice.replica + 1;
         self.charge_session(session, choice.replica);
         self.start(turn, verdict);
         self.announce(turn, submitting);
@@ -241,10 +248,12 @@ impl Router {
     /// Places a turn against the limits because its caller cannot wait; `false` when there is no replica at all.
     pub(super) fn force(&mut self, turn: u32) -> bool {
         self.find_depths(turn);
-        let mut possible: Vec<(f64, u32)> = self.candidates(turn).into_iter().map(|replica| (self.cost_of(turn, replica, 0), replica)).collect();
-        self.ties.rank(&mut possible);
-        let Some(&(cost_s, replica)) = possible.first() else { return false };
-        let fit = self.fit(turn, replica);
+        let regime = self.regime(turn);
+        let mut possible: Vec<(f64, u32)> =
+            self.candidates(turn).into_iter().map(|replica| (self.score(turn, replica, 0, regime), replica)).collect();
+        self.rank(&mut possible);
+        let Some(&(_, replica)) = possible.first() else { return false };
+        let (fit, cost_s) = (self.fit(turn, replica), self.cost_of(turn, replica, 0));
         self.admit(turn, &Choice { replica, fit, cost_s, runner_up_cost_s: f64::NAN, alternatives: [None; 3] }, Some(turn));
         self.turns[turn].verdict.reason = Reason::Forced;
         self.stats.forced += 1;

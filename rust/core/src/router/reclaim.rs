@@ -205,9 +205,41 @@ impl Router {
         blocks * self.block_tokens
     }
 
+    /// Where sessions are shed, idle ones above a cap go; where none is to stick, all of them.
+    fn shed(&mut self, replica: u32) {
+        if !self.limits.sticky {
+            self.pause_newest(replica, None, u64::MAX);
+        } else if self.limits.shed {
+            for workload in 0..self.workloads.len() as u32 {
+                let cap = self.limits.replicas[replica as usize].workload_cap[workload as usize];
+                let above = self.ledger.workload(replica, workload).sessions().saturating_sub(cap);
+                self.pause_newest(replica, Some(workload), above);
+            }
+            let above = self.ledger.replica(replica).sessions().saturating_sub(self.limits.replicas[replica as usize].session_cap);
+            self.pause_newest(replica, None, above);
+        }
+    }
+
+    /// Pauses up to `most` idle sessions of a replica, of one workload or of all, those that were admitted last first. Members of
+    /// families count in no cap, so they go only where everybody does.
+    fn pause_newest(&mut self, replica: u32, workload: Option<u32>, most: u64) {
+        if most == 0 {
+            return;
+        }
+        let idle = &self.replicas[replica as usize].idle;
+        let of = workload.map_or(&idle[..], |workload| std::slice::from_ref(&idle[workload as usize]));
+        let counted = of.iter().flatten().filter(|(_, session)| most == u64::MAX || !self.sessions[*session].member);
+        let mut idle: Vec<(Option<u64>, u32)> = counted.map(|&(_, session)| (self.sessions[session].admitted, session)).collect();
+        idle.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, session) in idle.into_iter().take(usize::try_from(most).unwrap_or(usize::MAX)) {
+            self.pause(session);
+        }
+    }
+
     /// Above the overflow, idle sessions go whatever their lease. Those of a workload below its guarantee go last, and only while the
     /// replica holds more than it can.
     pub(super) fn relieve(&mut self, replica: u32) {
+        self.shed(replica);
         let overflow = self.limits.replicas[replica as usize].overflow;
         if self.ledger.charge(replica) <= overflow {
             return;

@@ -19,6 +19,7 @@ pub(crate) const BLOCK: u32 = 4;
 pub(crate) const SESSIONS: [&str; 6] = ["s0", "s1", "s2", "s3", "s4", "s5"];
 pub(crate) const REPLICAS: [&str; 3] = ["r0", "r1", "r2"];
 const OWNERS: [&str; 2] = ["o0", "o1"];
+const PLACEMENTS: [&str; 6] = ["cost", "round_robin", "least_loaded", "cache_aware", "dynamo", "hash"];
 const WORKLOADS: [&str; 2] = ["a", "b"];
 
 #[derive(Debug, Clone)]
@@ -107,6 +108,9 @@ pub(crate) enum Event {
         bypass: u8,
         guarantee: [u8; 2],
         limit: [u8; 2],
+        shed: bool,
+        placement: usize,
+        sticky: bool,
     },
     Drain {
         replica: usize,
@@ -149,7 +153,8 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => (0..3usize).prop_map(|replica| Event::Lose { replica }),
         2 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Add { replica, tokens }),
         1 => (0..4i64, 0..3usize, proptest::option::of(0..3usize)).prop_map(|(version, mode, replica)| Event::Weights { version, mode, replica }),
-        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8, any::<[u8; 2]>(), any::<[u8; 2]>()).prop_map(|(caps, ceiling, growth, output, lease, bypass, guarantee, limit)| Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit }),
+        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8, any::<[u8; 2]>(), any::<[u8; 2]>(), (any::<bool>(), 0..PLACEMENTS.len(), proptest::bool::weighted(0.8)))
+            .prop_map(|(caps, ceiling, growth, output, lease, bypass, guarantee, limit, (shed, placement, sticky))| Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit, shed, placement, sticky }),
         1 => (0..3usize).prop_map(|replica| Event::Drain { replica }),
         1 => (0..3usize).prop_map(|replica| Event::Remove { replica }),
         1 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Set { replica, tokens }),
@@ -158,6 +163,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
 }
 
 /// What a caller knows, independent of the core.
+#[allow(clippy::struct_excessive_bools, reason = "each says something else of the limits or of the event")]
 pub(crate) struct Caller {
     pub(crate) router: Recorder,
     pub(crate) now: u64,
@@ -174,6 +180,9 @@ pub(crate) struct Caller {
     limits: BTreeMap<String, InForce>,
     /// Sessions by replica and workload after the event before.
     sessions: BTreeMap<String, [f64; 2]>,
+    /// Whether idle sessions above the caps are shed, and whether idle sessions stay at all.
+    shed: bool,
+    sticky: bool,
     /// Limits of the workloads on all replicas, and what they had committed after the event before, in tokens.
     workload_limits: [f64; 2],
     committed: [f64; 2],
@@ -221,6 +230,8 @@ impl Caller {
             bound: BTreeMap::new(),
             limits: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            shed: false,
+            sticky: true,
             workload_limits: [f64::INFINITY; 2],
             committed: [0.0; 2],
             reserve: 0.0,
@@ -432,7 +443,7 @@ impl Caller {
                 let mode = [WeightsMode::Flush, WeightsMode::Keep, WeightsMode::Salt][*mode];
                 drop(self.router.weights_updated(self.now, *version, mode, replica.map(|at| REPLICAS[at])));
             }
-            Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit } => {
+            Event::Limit { caps, ceiling, growth, output, lease, bypass, guarantee, limit, shed, placement, sticky } => {
                 let replicas = self.router.replicas();
                 let cap = |at: usize| f64::from(caps[at] % 8) + if caps[at] % 8 == 7 { f64::INFINITY } else { 0.0 };
                 // Two thirds of them are unlimited, and most guarantee nothing; guarantees are within the limits.
@@ -452,6 +463,9 @@ impl Caller {
                     lookahead: Some(f64::from(caps[0] % 3 + 1)),
                     guarantee_tokens: Some(workload_guarantees.to_vec()),
                     limit_tokens: Some(workload_limits.to_vec()),
+                    shed: Some(*shed),
+                    placement: Some(PLACEMENTS[*placement].into()),
+                    placement_args: vec![("sticky".into(), f64::from(u8::from(*sticky)))],
                     replicas: replicas.clone(),
                     workloads: self.router.workloads(),
                     ..Limits::default()
@@ -466,6 +480,7 @@ impl Caller {
                     ceiling: down(f64::from(*ceiling)),
                     overflow: down(f64::from(*ceiling) + 40.0),
                 };
+                (self.shed, self.sticky) = (*shed, *sticky);
                 self.workload_limits = workload_limits.map(down);
                 self.limits = replicas.iter().map(|name| (name.to_string(), in_force)).collect();
             }
@@ -545,6 +560,13 @@ impl Caller {
             let here = admitted.iter().filter(|decision| decision.replica.as_deref() == Some(&**name)).count();
             prop_assert!(here == 0 || accepting[row] > 0.0, "{name} admits somebody and accepts nobody");
             let Some(limits) = self.limits.get(&**name) else { continue };
+            prop_assert!(self.sticky || idle.iter().sum::<f64>() < 1.0, "nothing idle stays charged where nothing sticks");
+            if self.shed {
+                prop_assert!(idle.iter().sum::<f64>() < 1.0 || sessions.iter().sum::<f64>() <= limits.session_cap, "{idle:?} idle above {limits:?}");
+                for workload in 0..2 {
+                    prop_assert!(idle[workload] < 1.0 || sessions[workload] <= limits.workload_cap[workload], "{idle:?} idle above {limits:?}");
+                }
+            }
             // Those below their guarantee keep it until the replica bursts.
             if charge[row] > limits.overflow && (charge[row] > capacity[row] || guaranteed.iter().sum::<f64>() < 1.0) {
                 prop_assert!(idle.iter().sum::<f64>() < 1.0, "above the overflow nothing idle keeps its charge");
