@@ -32,12 +32,17 @@ impl Router {
         self.heard(slot);
         self.started(slot);
         let news = !placement.reported || output_tokens > placement.output_tokens;
+        let before = (self.ledger.charge(placement.replica), self.ledger.commit(placement.replica));
         if news {
             self.report_output(slot, output_tokens);
             self.enforce_residency(placement.replica);
             self.relieve(placement.replica);
         }
-        self.pump(None);
+        // Output that only grows makes room for nobody.
+        let grown = self.ledger.charge(placement.replica) >= before.0 && self.ledger.commit(placement.replica) >= before.1;
+        if !grown || self.timers_made_room || self.live().any(|replica| self.has_reclaimable(replica)) {
+            self.pump(None);
+        }
         Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
     }
 

@@ -115,6 +115,12 @@ impl Router {
         all
     }
 
+    /// Whether [`Self::reclaimable`] has anybody.
+    pub(super) fn has_reclaimable(&self, replica: u32) -> bool {
+        let (state, limits) = (&self.replicas[replica as usize], &self.limits.replicas[replica as usize]);
+        state.idle.iter().zip(&limits.lease).any(|(idle, &lease)| idle.first().is_some_and(|(since, _)| since.saturating_add(lease) <= self.now))
+    }
+
     /// Pauses just enough idle sessions for the turn to fit, or none at all.
     pub(super) fn reclaim_for(&mut self, turn: u32, replica: u32) -> bool {
         let workload = self.turns[turn].workload;

@@ -137,6 +137,8 @@ pub struct Router {
     quiet: BTreeSet<(Nanos, u32)>,
     /// Some session without a charge may have a known history that can be let go when the index is full.
     paused_paths: bool,
+    /// A timer ended a turn or a session, and the line was not scanned since.
+    timers_made_room: bool,
     /// Scratch for index answers, by replica slot.
     depths: Depths,
     best: Vec<Match>,
@@ -207,6 +209,7 @@ impl Router {
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
             paused_paths: false,
+            timers_made_room: false,
             depths: Depths::default(),
             best: Vec::new(),
         };

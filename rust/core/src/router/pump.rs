@@ -25,6 +25,7 @@ struct Choice {
 impl Router {
     /// Places what fits. Decisions leave by the outbox, except that about `submitting`, which its submit answers.
     pub(super) fn pump(&mut self, submitting: Option<u32>) {
+        self.timers_made_room = false;
         while self.line.len() > 0 && self.scan(submitting) {}
     }
 
@@ -35,7 +36,14 @@ impl Router {
         for workload in self.line.order() {
             let head: Vec<u32> = self.line.head(workload, self.limits.lookahead).collect();
             let (mut oldest, mut capped): (Option<u32>, bool) = (None, true);
+            let closed = self.closed_by_caps(workload);
             for turn in head {
+                if let Some(reason) = closed.filter(|_| submitting != Some(turn) && self.was_tried_anywhere(turn)) {
+                    // It would meet the same again; its numbers stay those of when it was tried last.
+                    self.turns[turn].verdict.reason = reason;
+                    capped &= reason == Reason::WorkloadCap;
+                    continue;
+                }
                 match self.try_place(turn, submitting) {
                     Attempt::Placed(need) => {
                         for other in skipped.into_iter().chain(oldest) {
@@ -64,6 +72,38 @@ impl Router {
         false
     }
 
+    /// The cap that stops every turn of a workload on every replica, whatever it needs, while no idle session can be reclaimed:
+    /// trying the turns one by one would find the same. `None` when a turn's own need decides somewhere.
+    fn closed_by_caps(&self, workload: u32) -> Option<Reason> {
+        let mut reason: Option<Reason> = None;
+        for replica in self.live() {
+            let limits = &self.limits.replicas[replica as usize];
+            let sums = self.ledger.replica(replica);
+            if self.has_reclaimable(replica) || self.ledger.charge(replica) > limits.overflow || self.replicas[replica as usize].reserved_for.is_some() {
+                return None;
+            }
+            let binding = if sums.turns >= limits.turn_cap {
+                Reason::TurnCap
+            } else if sums.sessions() >= limits.session_cap {
+                Reason::SessionCap
+            } else if self.ledger.workload(replica, workload).sessions() >= limits.workload_cap[workload as usize] {
+                Reason::WorkloadCap
+            } else {
+                return None;
+            };
+            if reason.is_none_or(|other| rank(Some(binding)) > rank(Some(other))) {
+                reason = Some(binding);
+            }
+        }
+        reason
+    }
+
+    /// Whether the turn was tried before, and may go to every replica.
+    fn was_tried_anywhere(&self, turn: u32) -> bool {
+        let state = &self.turns[turn];
+        state.verdict.reason != Reason::Behind && state.candidates.is_none() && state.avoid.is_none()
+    }
+
     fn try_place(&mut self, turn: u32, submitting: Option<u32>) -> Attempt {
         let candidates = self.candidates(turn);
         let mut depths = std::mem::take(&mut self.depths);
@@ -83,7 +123,7 @@ impl Router {
             }
             if closest
                 .as_ref()
-                .is_none_or(|(_, best)| (rank(&fit), std::cmp::Reverse(fit.short.blocks)) > (rank(best), std::cmp::Reverse(best.short.blocks)))
+                .is_none_or(|(_, best)| (rank(fit.blocked), std::cmp::Reverse(fit.short.blocks)) > (rank(best.blocked), std::cmp::Reverse(best.short.blocks)))
             {
                 closest = Some((replica, fit));
             }
@@ -283,8 +323,8 @@ impl Router {
 }
 
 /// How far a turn got through the rules: the binding rule that is named is the last one of the replica that got furthest.
-fn rank(fit: &Fit) -> u8 {
-    match fit.blocked {
+fn rank(blocked: Option<Reason>) -> u8 {
+    match blocked {
         Some(Reason::Overcommitted) => 0,
         Some(Reason::Reserved) => 1,
         Some(Reason::TurnCap) => 2,

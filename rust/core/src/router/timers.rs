@@ -18,13 +18,16 @@ impl Router {
         }
         while let Some(&(_, turn)) = self.deadlines.first().filter(|first| first.0 <= now) {
             self.drop_turn(turn, Ending::Expired, Status::Expired, Reason::Deadline);
+            self.timers_made_room = true;
         }
         while let Some(&(_, turn)) = self.silence.first().filter(|first| first.0.saturating_add(self.turn_ttl) <= now) {
             self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::Silent);
+            self.timers_made_room = true;
         }
         while let Some(&(_, session)) = self.quiet.first().filter(|first| first.0.saturating_add(self.session_ttl) <= now) {
             let completed = self.sessions[session].turns_completed > 0;
             self.finish_session(session, completed);
+            self.timers_made_room = true;
         }
         self.closed.forget(now);
     }
