@@ -27,7 +27,7 @@ pub struct Request {
     pub prompt_tokens: u64,
     /// Output length, tokens, at least 1.
     pub output_tokens: u64,
-    /// Chain hashes of the full blocks of prompt and output.
+    /// Chain hashes of the full blocks of prompt and output, at least.
     pub chain: Chain,
 }
 
