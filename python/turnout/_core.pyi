@@ -24,10 +24,34 @@ class _RawView(TypedDict):
     workloads: tuple[str, ...]
     columns: dict[str, tuple[str, str, bytes]]
 
-__all__ = ["Decision", "Outcome", "PrefixIndex", "Prompt", "Receipt", "Router", "Simulation", "build_info", "engines"]
+__all__ = [
+    "Decision",
+    "Outcome",
+    "PrefixIndex",
+    "Prompt",
+    "Receipt",
+    "Router",
+    "Simulation",
+    "build_info",
+    "engines",
+    "replay",
+]
 
 def build_info() -> dict[str, str]:
     """What a bug report should say: version, profile (release or debug), target and fingerprint kernel."""
+
+def replay(journal: bytes) -> dict[str, Any]:
+    """Does every event of a journal again and compares the answers. Use `turnout.record.replay`.
+
+    Args:
+        journal: Its bytes.
+
+    Returns:
+        `events` and `decisions` (counts by name), `record_bytes`, `torn_bytes`.
+
+    Raises:
+        RecordError: It is no journal, damaged, or an event is answered otherwise than it was.
+    """
 
 def engines() -> dict[str, dict[str, float]]:
     """The built-in model engines by name, each as the mapping that `Simulation` takes; times in seconds."""
@@ -106,7 +130,7 @@ class Decision:
 
     @property
     def turn(self) -> str:
-        """The turn's id, the caller's or a generated one."""
+        """The turn's id, the caller's or a generated one; empty when it was chosen and is not tracked."""
 
     @property
     def attempt(self) -> int:
@@ -144,9 +168,9 @@ class Decision:
     def reason(self) -> str:
         """Why, from a closed list.
 
-        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`. Held: `no_replica`, `overcommitted`,
-        `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `ceiling`, `behind`. Rejected: `too_large`, `line_full`,
-        `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `no_replica`.
+        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`. Held: `no_replica`,
+        `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
+        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `no_replica`.
         """
 
     @property
@@ -182,14 +206,29 @@ class PrefixIndex:
         hash_key: 16 secret bytes that key the fingerprints.
         block_tokens: Tokens per block, 1..4096.
         index_bytes: Most memory, bytes; at least 2^20.
+        record: A snapshot to go on from; all other arguments come from it.
 
     Raises:
         InvalidArgument: A value is out of range, or a name stands twice.
+        RecordError: The record cannot be used.
     """
 
     def __new__(
-        cls, replicas: Iterable[Replica], *, hash_key: bytes, block_tokens: int = 16, index_bytes: int = ...
+        cls,
+        replicas: Iterable[Replica],
+        *,
+        hash_key: bytes,
+        block_tokens: int = 16,
+        index_bytes: int = ...,
+        record: bytes | None = None,
     ) -> Self: ...
+    def snapshot(self) -> bytes:
+        """The whole state, handles and names included: for `turnout.PrefixIndex.restore`. It holds the hash key.
+
+        Returns:
+            The snapshot.
+        """
+
     def add_replica(self, replica: Replica) -> int:
         """Add a replica.
 
@@ -461,9 +500,12 @@ class Router:
         control_period_s: Time between control steps, s; inf = never due by time.
         turn_ttl_s: Silence after which a running turn is given up, s.
         session_ttl_s: Idleness after which a session ends, s.
+        record: A snapshot or a journal to go on from; all other arguments but `now` come from it.
+        now: Time at which it goes on, s.
 
     Raises:
         InvalidArgument: A value is out of range, or a name stands twice.
+        RecordError: The record cannot be used.
     """
 
     def __new__(
@@ -479,6 +521,8 @@ class Router:
         control_period_s: float = 1.0,
         turn_ttl_s: float = 7200.0,
         session_ttl_s: float = 3600.0,
+        record: bytes | None = None,
+        now: float | None = None,
     ) -> Self: ...
     def submit(
         self,
@@ -490,10 +534,15 @@ class Router:
         turn: str | None = None,
         attempt: int = 0,
         session: str | None = None,
+        parent: str | None = None,
         workload: str | None = None,
         namespace: str | None = None,
         max_new_tokens: int | None = None,
+        priority: int = 0,
         candidates: Sequence[str] | None = None,
+        at: str | None = None,
+        bias: Mapping[str, float] | None = None,
+        owner: str | None = None,
         hold: bool = True,
         deadline_s: float | None = None,
         now: float | None = None,
@@ -512,10 +561,17 @@ class Router:
             turn: The caller's id of the turn; generated when absent.
             attempt: Number of the attempt.
             session: The session; absent = a session of this turn alone.
+            parent: The session that waits for this one, as an agent does for its sub-agents: while it lives, this one
+                counts in no cap of sessions, and what its ancestors hold idle may be reclaimed for it.
             workload: The workload; absent = the session's, else the first one.
             namespace: Model, adapter, salt: what makes equal tokens unequal caches.
             max_new_tokens: Upper bound of the output, tokens.
+            priority: Order among the held turns of the workload, highest first; paused sessions go before new ones
+                whatever theirs is. Expected lengths as priorities give longest (or, negated, shortest) first.
             candidates: Replicas that may serve the turn; absent = all.
+            at: The replica that the caller has chosen itself. Never held; counted as `forced` where the limits say no.
+            bias: Seconds to add to the placement cost of some replicas; negative ones attract.
+            owner: Who answers for the session, see `owner_lost`. The last one named does.
             hold: False: never wait; limits are exceeded instead, counted as `forced`.
             deadline_s: Time after which the held turn expires, s from now.
             now: Time, s.
@@ -526,10 +582,55 @@ class Router:
         Raises:
             InvalidTokens: Something is not a token, there are none, or a `Prompt` has another key or block size.
             UnknownWorkload: No workload has this name.
-            UnknownReplica: A candidate does not exist.
+            UnknownReplica: A candidate, `at` or a key of `bias` does not exist.
             UnknownSession: An append names a session that does not exist.
             HistoryMismatch: The append does not fit the history; send the whole prompt.
             TurnConflict: The id was used before with other content, or has ended.
+            InvalidArgument: The arguments do not fit together.
+        """
+
+    def choose(
+        self,
+        prompt: _Tokens | Prompt | None = None,
+        *,
+        append: _Tokens | None = None,
+        base_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        session: str | None = None,
+        workload: str | None = None,
+        namespace: str | None = None,
+        max_new_tokens: int | None = None,
+        candidates: Sequence[str] | None = None,
+        bias: Mapping[str, float] | None = None,
+        now: float | None = None,
+    ) -> Decision:
+        """Choose a replica for a turn that is not tracked: for hosts that never say when a turn ends.
+
+        Where its session is charged, else the cheapest. No limit is asked, nothing is charged, nothing has to be
+        completed; the prompt counts as computed there, so that what shares it follows.
+
+        Args:
+            prompt: The whole prompt.
+            append: The tokens that follow the session's history; together with `base_tokens`.
+            base_tokens: History length that the caller assumes, tokens.
+            prompt_tokens: Prompt length, tokens, where ids are not known.
+            session: The session; one that is not known stays unknown.
+            workload: As for `submit`.
+            namespace: As for `submit`.
+            max_new_tokens: Upper bound of the output, tokens.
+            candidates: As for `submit`.
+            bias: As for `submit`.
+            now: Time, s.
+
+        Returns:
+            A decision without turn id: placed, or rejected (`no_replica`).
+
+        Raises:
+            InvalidTokens: As for `submit`.
+            UnknownWorkload: No workload has this name.
+            UnknownReplica: A candidate or a key of `bias` does not exist.
+            UnknownSession: An append names a session that does not exist.
+            HistoryMismatch: The append does not fit the history; send the whole prompt.
             InvalidArgument: The arguments do not fit together.
         """
 
@@ -675,6 +776,93 @@ class Router:
             InvalidArgument: A value is out of range, or the name is in use with another configuration.
         """
 
+    def set_replica(self, replica: Replica, *, now: float | None = None) -> Outcome:
+        """Give a replica a new configuration, and open it again when it was drained.
+
+        What is charged there stays; idle sessions above a smaller capacity are paused. Until the next control step a
+        new capacity is used to 95 %, with an overflow of 98 %.
+
+        Args:
+            replica: An object with the attributes of `turnout.Replica`; its name says which.
+            now: Time, s.
+
+        Returns:
+            `duplicate` when it is open and has this configuration already.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+            InvalidArgument: A value is out of range.
+        """
+
+    def drain_replica(self, name: str, *, now: float | None = None) -> Outcome:
+        """Let a replica run dry: it admits nobody, running turns go on, idle sessions move with their next turn.
+
+        Args:
+            name: The replica.
+            now: Time, s.
+
+        Returns:
+            `duplicate` when it is closed already.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+        """
+
+    def remove_replica(self, name: str, *, now: float | None = None) -> Outcome:
+        """Drain a replica and let it go once nothing runs there; at once when nothing does.
+
+        Args:
+            name: The replica.
+            now: Time, s.
+
+        Returns:
+            `duplicate` when it is being removed already.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+        """
+
+    def observe(
+        self,
+        replica: str,
+        *,
+        kv_fraction: float | None = None,
+        running: int | None = None,
+        waiting: int | None = None,
+        preemptions_total: int | None = None,
+        kv_tokens: float | None = None,
+        now: float | None = None,
+    ) -> Outcome:
+        """Note what an engine reports about itself. It feeds the view; every part may be left out.
+
+        Args:
+            replica: The replica.
+            kv_fraction: Share of its KV blocks in use, 0..1.
+            running: Requests that run.
+            waiting: Requests that wait inside the engine.
+            preemptions_total: Preemptions since the engine started; a count that falls back is a restart.
+            kv_tokens: KV capacity, tokens, where the engine knows it better than the configuration.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            UnknownReplica: No replica has this name.
+            InvalidArgument: A value is out of range.
+        """
+
+    def owner_lost(self, owner: str, *, now: float | None = None) -> Outcome:
+        """End every session of an owner that is gone, uncounted in the mixture. Never fails for an unknown owner.
+
+        Args:
+            owner: The owner, as `submit` was told.
+            now: Time, s.
+
+        Returns:
+            `unknown` when nobody's sessions are its own.
+        """
+
     def lose_replica(self, name: str, *, now: float | None = None) -> Outcome:
         """Remove a replica that is gone.
 
@@ -781,6 +969,40 @@ class Router:
 
     def drain(self) -> list[Decision]:
         """Take the decisions about turns that were held or lost: each exactly once, in order."""
+
+    def expect_callers(self, after_s: float, *, now: float | None = None) -> Outcome:
+        """Give up every turn that is open now unless an event names it in time: its caller may be gone.
+
+        Args:
+            after_s: The time, s. Those that nobody names leave the outbox as lost, `unconfirmed`.
+            now: Time, s.
+
+        Returns:
+            `done`.
+
+        Raises:
+            InvalidArgument: `after_s` is negative.
+        """
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes, for `turnout.Router.restore`. It holds the hash key.
+
+        Returns:
+            The snapshot.
+        """
+
+    def start_journal(self) -> None:
+        """Keep a journal from now on: the state of now, and every event with a digest of its answer."""
+
+    def stop_journal(self) -> None:
+        """Keep no journal any more."""
+
+    def take_journal(self) -> bytes:
+        """Take what was added to the journal since the last call; see `turnout.record` for files.
+
+        Returns:
+            The bytes; none without a journal.
+        """
 
     def raw_view(self, *, now: float | None = None) -> _RawView:
         """Copy the measured state of the fleet, as bytes; see `turnout.Router.view`.

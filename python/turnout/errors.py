@@ -74,6 +74,10 @@ class PolicyError(TurnoutError, ValueError):
     """A policy raised, or returned limits that cannot be enforced."""
 
 
+class RecordError(TurnoutError, ValueError):
+    """A snapshot or a journal is of another version, damaged, or does not do again what it says."""
+
+
 class TraceError(TurnoutError, ValueError):
     """A trace file cannot be read; the message gives the line."""
 

@@ -55,6 +55,25 @@ class PrefixIndex(_core.PrefixIndex):
         key = secrets.token_bytes(16) if hash_key is None else hash_key
         return super().__new__(cls, replicas, hash_key=key, block_tokens=block_tokens, index_bytes=index_bytes)
 
+    @classmethod
+    def restore(cls, snapshot: bytes) -> Self:
+        """Make an index that goes on where a snapshot was taken: the same calls get the same answers.
+
+        Args:
+            snapshot: What `snapshot` returned, with the handles of its histories and the names of its replicas.
+
+        Raises:
+            RecordError: It is no snapshot of an index, is of another version, or is damaged.
+
+        Example:
+            >>> from turnout import PrefixIndex, Replica
+            >>> index = PrefixIndex([Replica("a", kv_tokens=100_000)])
+            >>> history = index.open(list(range(64)), replica=0)
+            >>> PrefixIndex.restore(index.snapshot()).peek(history)
+            (0, 64)
+        """
+        return _core.PrefixIndex.__new__(cls, (), hash_key=bytes(16), record=snapshot)
+
     def lookup_batch(
         self, tokens: object, offsets: NDArray[np.int64], *, namespace: str = "", most: int = 8
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

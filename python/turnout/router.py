@@ -90,6 +90,48 @@ class Router(_core.Router):
 
     _on_policy_error: control.OnPolicyError
 
+    @classmethod
+    def restore(
+        cls,
+        record: bytes,
+        *,
+        policy: Policy | None = None,
+        on_policy_error: control.OnPolicyError = "keep",
+        reattach_s: float | None = None,
+        now: float | None = None,
+    ) -> Self:
+        """Make a router that goes on where a snapshot was taken, or where a journal ends.
+
+        It makes the same decisions as the original would. Times move over: what was left of a lease, a deadline or a
+        time limit is left again, however the clock of this process reads. Its policy's memory is not in the record: it
+        starts anew, and the limits in force stay until its first step.
+
+        Args:
+            record: What `snapshot` returned, or a journal (see `turnout.record`). It holds the hash key.
+            policy: As for `Router`.
+            on_policy_error: As for `Router`.
+            reattach_s: Time within which every open turn must be named by some event (the same submit again, progress,
+                its end), s: the others leave the outbox as lost, `unconfirmed`. None = no turn is doubted.
+            now: Time, s; default `time.monotonic()`.
+
+        Raises:
+            RecordError: It is neither, is of another version, damaged, or does not do again what it says.
+
+        Example:
+            >>> from turnout import Replica, Router
+            >>> router = Router([Replica("r0", kv_tokens=100_000)])
+            >>> turn = router.submit([1, 2, 3], session="s", now=5.0).turn
+            >>> copy = Router.restore(router.snapshot(), now=0.0)
+            >>> copy.complete(turn, output=[4], now=1.0).status
+            'done'
+        """
+        router = _core.Router.__new__(cls, (), hash_key=bytes(16), record=record, now=now)
+        router.policy = policy
+        router._on_policy_error = on_policy_error  # noqa: SLF001 - its own
+        if reattach_s is not None:
+            router.expect_callers(reattach_s, now=now)
+        return router
+
     def view(self, *, now: float | None = None) -> FleetView:
         """Copy the measured state of the fleet.
 

@@ -26,13 +26,15 @@ ALLOWED = {
     "turnout.policies": {"numpy", *POLICIES},
     "turnout.control": POLICIES,
     "turnout.router": CONTROL,
+    "turnout.record": {"turnout", "turnout._core", "turnout.errors", "turnout.router", "turnout.policies"},
+    "turnout.replay": {"typer", "turnout", "turnout.record"},
     "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
     "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
     "turnout.testing": {"numpy", "hypothesis", "turnout.testing", "turnout", "turnout.router", *SIMULATE},
     "turnout.testing.plugin": {"pytest", "turnout.testing", *BASE},
     "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
-    "turnout.cli": {"typer", "turnout", "turnout.bench", *SIMULATE},
+    "turnout.cli": {"typer", "turnout", "turnout.bench", "turnout.replay", *SIMULATE},
 }
 """By part of the package: what it may import beside the standard library."""
 

@@ -34,6 +34,9 @@ _RULES: Final[dict[str, _Rule]] = {
     "output_tokens": _Rule("W"),
     "weight": _Rule("W", positive=True),
     "price": _Rule("W"),
+    "share": _Rule("W", positive=True),
+    "guarantee_tokens": _Rule("W"),
+    "limit_tokens": _Rule("W", infinite=True),
     "lease_s": _Rule("RW"),
     "bypass": _Rule("", infinite=True),
     "lookahead": _Rule("", positive=True),
@@ -61,6 +64,11 @@ class Limits:
         output_tokens: (W,) tokens reserved for the output of a turn that reports no progress; default 0.
         weight: (W,) > 0, share of admissions between workloads that wait; default 1.
         price: (W,) what one admission costs its workload's virtual time, before division by the weight; default 1.
+        share: (W,) > 0, shape of the entitlements: reclaim takes from whoever is furthest above its own; default the
+            weight.
+        guarantee_tokens: (W,) commit on all replicas below which a workload goes first and keeps what it has idle;
+            default 0. Scaled down where the ceilings do not suffice for all (`FleetView.guaranteed_tokens`).
+        limit_tokens: (W,) commit on all replicas that admissions of a workload may not exceed; default inf.
         lease_s: (R, W) time for which an idle session cannot be reclaimed to place another, s; default 0; at most
             600 s is granted.
         bypass: Tokens admitted past a turn that is blocked for room, in multiples of its need; default 4.
@@ -89,6 +97,9 @@ class Limits:
     output_tokens: ArrayLike | None = None
     weight: ArrayLike | None = None
     price: ArrayLike | None = None
+    share: ArrayLike | None = None
+    guarantee_tokens: ArrayLike | None = None
+    limit_tokens: ArrayLike | None = None
     lease_s: ArrayLike | None = None
     bypass: float | None = None
     lookahead: float | None = None
@@ -123,6 +134,13 @@ class Limits:
             if low.size:
                 where, wanted = view.replicas[low[0]], f"at least ceiling_tokens, {ceiling[low[0]]:g}"
                 raise _refuse("overflow_tokens", where, f"{overflow[low[0]]:g}", wanted)
+        if "guarantee_tokens" in raw:
+            limit = np.broadcast_to(raw.get("limit_tokens", np.inf), (len(view.workloads),))
+            guarantee = np.broadcast_to(raw["guarantee_tokens"], limit.shape)
+            high = np.flatnonzero(guarantee > limit)
+            if high.size:
+                where, wanted = view.workloads[high[0]], f"at most limit_tokens, {limit[high[0]]:g}"
+                raise _refuse("guarantee_tokens", where, f"{guarantee[high[0]]:g}", wanted)
         if not isinstance(self.memory, dict) or not all(
             isinstance(key, str) and isinstance(kept, np.ndarray) for key, kept in self.memory.items()
         ):

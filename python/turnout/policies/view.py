@@ -45,12 +45,22 @@ _COLUMNS: Final[dict[str, _Column]] = {
     "forecast_tokens": _Column("R", "f8", 0),
     "missing_tokens": _Column("R", "f8", 0),
     "stalled": _Column("R", "?", 0),
+    "hit_fraction": _Column("R", "f8", np.nan),
+    "engine_kv_fraction": _Column("R", "f8", np.nan),
+    "engine_running": _Column("R", "f8", np.nan),
+    "engine_waiting": _Column("R", "f8", np.nan),
+    "preemptions_per_s": _Column("R", "f8", np.nan),
+    "metrics_age_s": _Column("R", "f8", np.inf),
+    "decode_tokens_per_s": _Column("R", "f8", 0),
+    "dead_tokens_per_s": _Column("R", "f8", 0),
     "prefill_tokens_per_s": _Column("R", "f8", 20_000),
     "sessions_running": _Column("RW", "i8", 0),
     "sessions_idle": _Column("RW", "i8", 0),
     "workload_tokens": _Column("RW", "f8", 0),
     "reserved_tokens": _Column("RW", "f8", 0),
     "target": _Column("W", "f8", np.nan),
+    "committed_tokens": _Column("W", "f8", 0),
+    "guaranteed_tokens": _Column("W", "f8", 0),
     "held_new": _Column("W", "i8", 0),
     "held_paused": _Column("W", "i8", 0),
     "paused": _Column("W", "i8", 0),
@@ -102,13 +112,24 @@ class FleetView:
         forecast_tokens: (R,) prompt tokens of those that were judged to be in the cache.
         missing_tokens: (R,) the part of `forecast_tokens` that was not there: the replica holds less than is charged.
         stalled: (R,) bool, nothing is charged and somebody waits.
+        hit_fraction: (R,) share of `forecast_tokens` that was found, faded over some 32 continuations, 0..1; NaN until
+            reported.
+        engine_kv_fraction: (R,) share of the engine's KV blocks in use, as it reports, 0..1; NaN without reports.
+        engine_running: (R,) requests that run in the engine, as it reports; NaN without reports.
+        engine_waiting: (R,) requests that wait in the engine, as it reports; NaN without reports.
+        preemptions_per_s: (R,) preemptions in the engine per second, faded; NaN without reports.
+        metrics_age_s: (R,) time since the engine reported anything, s; inf without reports.
+        decode_tokens_per_s: (R,) output tokens of completed turns per second, faded.
+        dead_tokens_per_s: (R,) KV tokens per second whose sessions ended, faded: they push others out of the cache.
         prefill_tokens_per_s: (R,) prefill rate P, uncached tokens per second.
-        sessions_running: (R, W) int64, charged sessions with an open turn.
+        sessions_running: (R, W) int64, charged sessions with an open turn; sub-agents count with their parent.
         sessions_idle: (R, W) int64, charged sessions between two turns. Caps count running + idle.
         workload_tokens: (R, W) union of that workload's own claims, tokens; a block that two workloads share counts
             for both.
         reserved_tokens: (R, W) tokens reserved for the output of running turns.
         target: (W,) wanted share of finished sessions, 0..1; NaN = unset.
+        committed_tokens: (W,) commit of the workload on all replicas, tokens: what its guarantee and limit count.
+        guaranteed_tokens: (W,) its guarantee as it is in force, scaled down where the ceilings do not suffice.
         held_new: (W,) int64, first turns that wait.
         held_paused: (W,) int64, paused sessions with a turn that waits.
         paused: (W,) int64, all paused sessions.
@@ -158,12 +179,22 @@ class FleetView:
     forecast_tokens: Floats
     missing_tokens: Floats
     stalled: Bools
+    hit_fraction: Floats
+    engine_kv_fraction: Floats
+    engine_running: Floats
+    engine_waiting: Floats
+    preemptions_per_s: Floats
+    metrics_age_s: Floats
+    decode_tokens_per_s: Floats
+    dead_tokens_per_s: Floats
     prefill_tokens_per_s: Floats
     sessions_running: Ints
     sessions_idle: Ints
     workload_tokens: Floats
     reserved_tokens: Floats
     target: Floats
+    committed_tokens: Floats
+    guaranteed_tokens: Floats
     held_new: Ints
     held_paused: Ints
     paused: Ints
@@ -204,7 +235,8 @@ class FleetView:
             elapsed_s: Time since the last limits, s.
             **columns: Any column of the class, as anything that broadcasts to its shape. Columns that are not given
                 are those of an empty fleet of unknown capacity: zeros, `kv_tokens` infinite, `accepting` true,
-                `block_tokens` 16, `weight_version` -1, `prefill_tokens_per_s` 20,000, `target` NaN.
+                `block_tokens` 16, `weight_version` -1, `prefill_tokens_per_s` 20,000, `metrics_age_s` infinite, and NaN
+                where nothing is reported or set.
 
         Returns:
             A view with read-only columns.

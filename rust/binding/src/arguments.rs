@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyIterator};
+use pyo3::types::{PyBool, PyIterator, PyMapping};
 use turnout_core::prompt::HashKey;
 use turnout_core::router::types::{ReplicaConfig, RouterConfig, WorkloadConfig};
 use turnout_core::units::{Nanos, nanos};
@@ -58,7 +58,25 @@ macro_rules! counts {
 
 counts! {
     attempt: u32, block_tokens: u32, index_bytes: u64, seed: u64, max_held: usize, concurrency: usize, version: i64, history: u64, most: usize, sequence: u64, next_sequence: u64;
-    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64, at_tokens: u64,
+    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64, at_tokens: u64, running: u64, waiting: u64, preemptions_total: u64,
+}
+
+/// The order of a turn among those that wait: a whole number, which may be negative.
+pub(crate) fn priority(object: &Bound<'_, PyAny>) -> PyResult<i32> {
+    match object.extract() {
+        Ok(value) if !object.is_instance_of::<PyBool>() => Ok(value),
+        _ => Err(invalid("priority", shown(object), "a whole number that fits 32 bits")),
+    }
+}
+
+/// Seconds by replica.
+pub(crate) fn bias(object: &Bound<'_, PyAny>) -> PyResult<Vec<(String, f64)>> {
+    if object.is_none() {
+        return Ok(Vec::new());
+    }
+    let refused = || invalid("bias", shown(object), "a mapping from replica names to seconds");
+    let mapping = object.cast::<PyMapping>().map_err(|_| refused())?;
+    mapping.items()?.iter().map(|item| item.extract().map_err(|_| refused())).collect()
 }
 
 /// The row of a replica.

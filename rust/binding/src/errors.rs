@@ -29,6 +29,7 @@ fn describe(error: &Error) -> (&'static str, String, String, String) {
             let argument = if index.is_empty() { (*field).to_owned() } else { format!("{field}[{index}]") };
             ("PolicyError", argument, value.clone(), (*accepted).into())
         }
+        Error::Record { problem } => ("RecordError", "record".into(), problem.clone(), "a whole snapshot or journal of this format version".into()),
         other => ("InternalError", String::new(), other.to_string(), String::new()),
     }
 }

@@ -4,6 +4,7 @@
 mod arguments;
 mod decision;
 mod errors;
+mod input;
 mod limits;
 mod prefix_index;
 mod prompt;
@@ -37,7 +38,7 @@ mod _core {
     #[pymodule_export]
     use super::prompt::Prompt;
     #[pymodule_export]
-    use super::router::Router;
+    use super::router::{Router, replay};
     #[pymodule_export]
     use super::simulation::{Simulation, engines};
 }

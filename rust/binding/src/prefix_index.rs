@@ -61,13 +61,19 @@ impl State {
 #[pymethods]
 impl PrefixIndex {
     #[new]
-    #[pyo3(signature = (replicas, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296))]
+    #[pyo3(signature = (replicas, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296, record = None))]
     fn new(
         replicas: &Bound<'_, PyAny>,
         hash_key: &[u8],
         #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32,
         #[pyo3(from_py_with = arguments::index_bytes)] index_bytes: u64,
+        record: Option<&[u8]>,
     ) -> PyResult<Self> {
+        if let Some(record) = record {
+            let (core, names) = Core::restore(record).map_err(to_py)?;
+            let hasher = core.hasher().clone();
+            return Ok(Self { key: *hasher.key(), hasher, core: Mutex::new(State { core, names }) });
+        }
         let key = arguments::hash_key(hash_key)?;
         let fleet = arguments::fleet(replicas, PyTuple::empty(replicas.py()).as_any())?;
         let core = Core::new(&PrefixIndexConfig { hash_key: key, block_tokens, index_bytes }).map_err(to_py)?;
@@ -77,6 +83,13 @@ impl PrefixIndex {
             state.add(replica).map_err(to_py)?;
         }
         Ok(Self { core: Mutex::new(state), hasher, key })
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let state = self.lock()?;
+        let bytes = state.core.snapshot(&state.names);
+        drop(state);
+        Ok(PyBytes::new(py, &bytes))
     }
 
     fn add_replica(&self, replica: &Bound<'_, PyAny>) -> PyResult<u32> {

@@ -5,58 +5,38 @@ use std::sync::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use turnout_core::error::Error;
-use turnout_core::prompt::{BlockHasher, HashKey, Prompt as CorePrompt};
+use turnout_core::prompt::{BlockHasher, HashKey};
+use turnout_core::record::recorder::Recorder;
 use turnout_core::router::Router as CoreRouter;
-use turnout_core::router::types::{Completion, RouterConfig, Submit, TurnInput, WeightsMode};
+use turnout_core::router::types::{Completion, Metrics, RouterConfig, Submit, WeightsMode};
 use turnout_core::units::seconds;
 
 use crate::arguments::{self, duration, time};
 use crate::decision::{Decision, Outcome};
 use crate::errors::{invalid, payload_error, to_py};
+use crate::input::{self, Input};
 use crate::prompt::Prompt;
 use crate::{limits, tokens, view};
 
 /// The decision core behind one lock.
 #[pyclass(frozen, subclass, module = "turnout._core")]
 pub(crate) struct Router {
-    core: Mutex<CoreRouter>,
+    core: Mutex<Recorder>,
     hasher: BlockHasher,
     key: HashKey,
 }
 
 impl Router {
     /// A panic under the lock leaves the state in doubt: every later call fails.
-    fn lock(&self) -> PyResult<MutexGuard<'_, CoreRouter>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Recorder>> {
         self.core.lock().map_err(|_| to_py(Error::Internal { problem: "an earlier call panicked; make a new router".into() }))
-    }
-
-    /// A prompt from tokens, or one that was hashed before.
-    fn hashed<'a>(&self, object: &'a Bound<'_, PyAny>, argument: &'static str) -> PyResult<Hashed<'a>> {
-        match object.cast::<Prompt>() {
-            Ok(prompt) => Ok(Hashed::Shared(prompt.get().under(&self.key, self.hasher.block_tokens(), argument)?)),
-            Err(_) => Ok(Hashed::Own(tokens::with(object, argument, |tokens| self.hasher.prompt(tokens))?)),
-        }
-    }
-}
-
-enum Hashed<'a> {
-    Shared(&'a CorePrompt),
-    Own(CorePrompt),
-}
-
-impl Hashed<'_> {
-    fn get(&self) -> &CorePrompt {
-        match self {
-            Self::Shared(prompt) => prompt,
-            Self::Own(prompt) => prompt,
-        }
     }
 }
 
 #[pymethods]
 impl Router {
     #[new]
-    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0))]
+    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0, record = None, now = None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         replicas: &Bound<'_, PyAny>,
@@ -69,16 +49,22 @@ impl Router {
         control_period_s: f64,
         turn_ttl_s: f64,
         session_ttl_s: f64,
+        record: Option<&[u8]>,
+        now: Option<f64>,
     ) -> PyResult<Self> {
+        if let Some(record) = record {
+            let core = Recorder::restore_any(record, time(now)?).map_err(to_py)?;
+            return Ok(Self { hasher: core.hasher().clone(), key: *core.hasher().key(), core: Mutex::new(core) });
+        }
         let none = PyTuple::empty(replicas.py());
         let fleet = arguments::fleet(replicas, workloads.unwrap_or(none.as_any()))?;
         let key = arguments::hash_key(hash_key)?;
         let config = RouterConfig { block_tokens, index_bytes, seed, hash_key: key, max_held, control_period_s, turn_ttl_s, session_ttl_s, ..fleet };
         let core = CoreRouter::new(config).map_err(to_py)?;
-        Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(core), key })
+        Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(Recorder::new(core)), key })
     }
 
-    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, hold = true, deadline_s = None, now = None))]
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, parent = None, workload = None, namespace = None, max_new_tokens = None, priority = 0, candidates = None, at = None, bias = None, owner = None, hold = true, deadline_s = None, now = None))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
     fn submit(
         &self,
@@ -89,33 +75,70 @@ impl Router {
         turn: Option<&str>,
         #[pyo3(from_py_with = arguments::attempt)] attempt: u32,
         session: Option<&str>,
+        parent: Option<&str>,
         workload: Option<&str>,
         namespace: Option<&str>,
         #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::priority)] priority: i32,
         candidates: Option<Vec<String>>,
+        at: Option<&str>,
+        bias: Option<&Bound<'_, PyAny>>,
+        owner: Option<&str>,
         hold: bool,
         deadline_s: Option<f64>,
         now: Option<f64>,
     ) -> PyResult<Decision> {
-        let given = [prompt.is_some(), append.is_some(), prompt_tokens.is_some()].into_iter().filter(|&given| given).count();
-        if given != 1 {
-            return Err(invalid("prompt", format!("{given} of prompt, append, prompt_tokens"), "exactly one of them"));
-        }
-        if append.is_some() != base_tokens.is_some() {
-            return Err(invalid("base_tokens", format!("{base_tokens:?}"), "the history length together with append, and only then"));
-        }
-        let hashed = prompt.map(|object| self.hashed(object, "prompt")).transpose()?;
-        let appended = append.map(|object| tokens::read(object, "append")).transpose()?;
-        let input = match (&hashed, &appended) {
-            (Some(hashed), _) => TurnInput::Prompt(hashed.get()),
-            (None, Some(tokens)) => TurnInput::Append { base_tokens: base_tokens.unwrap_or_default(), tokens },
-            (None, None) => TurnInput::Count { prompt_tokens: prompt_tokens.unwrap_or_default() },
-        };
+        let input = Input::read(prompt, append, base_tokens, prompt_tokens, &self.hasher, &self.key)?;
         let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
+        let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
         let deadline = duration("deadline_s", deadline_s)?;
-        let submit = Submit { turn, attempt, session, workload, namespace, input, max_new_tokens, candidates: names.as_deref(), hold, deadline };
+        let submit = Submit {
+            turn,
+            attempt,
+            session,
+            parent,
+            workload,
+            namespace,
+            input: input.get(),
+            max_new_tokens,
+            priority,
+            candidates: names.as_deref(),
+            at,
+            bias: &bias,
+            owner,
+            hold,
+            deadline,
+        };
         let now = time(now)?;
         let decision = self.lock()?.submit(now, &submit);
+        decision.map(Decision).map_err(to_py)
+    }
+
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, bias = None, now = None))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
+    fn choose(
+        &self,
+        prompt: Option<&Bound<'_, PyAny>>,
+        append: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arguments::base_tokens)] base_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::prompt_tokens)] prompt_tokens: Option<u64>,
+        session: Option<&str>,
+        workload: Option<&str>,
+        namespace: Option<&str>,
+        #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
+        candidates: Option<Vec<String>>,
+        bias: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<Decision> {
+        let input = Input::read(prompt, append, base_tokens, prompt_tokens, &self.hasher, &self.key)?;
+        let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
+        let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
+        let candidates = names.as_deref();
+        let submit = Submit { session, workload, namespace, max_new_tokens, candidates, bias: &bias, ..Submit::new(input.get()) };
+        let now = time(now)?;
+        let decision = self.lock()?.choose(now, &submit);
         decision.map(Decision).map_err(to_py)
     }
 
@@ -123,7 +146,7 @@ impl Router {
     fn peek(&self, prompt: Option<&Bound<'_, PyAny>>, session: Option<&str>, namespace: &str) -> PyResult<Vec<(String, u64)>> {
         let holders = match (prompt, session) {
             (Some(object), None) => {
-                let hashed = self.hashed(object, "prompt")?;
+                let hashed = input::hashed(object, "prompt", &self.hasher, &self.key)?;
                 self.lock()?.peek(namespace, hashed.get())
             }
             (None, Some(session)) => {
@@ -158,7 +181,8 @@ impl Router {
     ) -> PyResult<Outcome> {
         let output = output.map(|object| tokens::read(object, "output")).transpose()?;
         let now = time(now)?;
-        let outcome = self.lock()?.complete(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens });
+        let outcome =
+            self.lock()?.complete(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens, ..Completion::default() });
         outcome.map(Outcome).map_err(to_py)
     }
 
@@ -173,7 +197,7 @@ impl Router {
     ) -> PyResult<Outcome> {
         let output = output.map(|object| tokens::read(object, "output")).transpose()?;
         let now = time(now)?;
-        let outcome = self.lock()?.abort(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens });
+        let outcome = self.lock()?.abort(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens, ..Completion::default() });
         outcome.map(Outcome).map_err(to_py)
     }
 
@@ -195,7 +219,53 @@ impl Router {
     fn add_replica(&self, replica: &Bound<'_, PyAny>, now: Option<f64>) -> PyResult<Outcome> {
         let replica = arguments::replica(replica)?;
         let now = time(now)?;
-        let outcome = self.lock()?.add_replica(now, replica);
+        let outcome = self.lock()?.add_replica(now, &replica);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, now = None))]
+    fn set_replica(&self, replica: &Bound<'_, PyAny>, now: Option<f64>) -> PyResult<Outcome> {
+        let replica = arguments::replica(replica)?;
+        let now = time(now)?;
+        let outcome = self.lock()?.set_replica(now, &replica);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (name, *, now = None))]
+    fn drain_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.drain_replica(now, name);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (name, *, now = None))]
+    fn remove_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.remove_replica(now, name);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (replica, *, kv_fraction = None, running = None, waiting = None, preemptions_total = None, kv_tokens = None, now = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn observe(
+        &self,
+        replica: &str,
+        kv_fraction: Option<f64>,
+        #[pyo3(from_py_with = arguments::running)] running: Option<u64>,
+        #[pyo3(from_py_with = arguments::waiting)] waiting: Option<u64>,
+        #[pyo3(from_py_with = arguments::preemptions_total)] preemptions_total: Option<u64>,
+        kv_tokens: Option<f64>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.observe(now, replica, &Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens });
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (owner, *, now = None))]
+    fn owner_lost(&self, owner: &str, now: Option<f64>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = self.lock()?.owner_lost(now, owner);
         outcome.map(Outcome).map_err(to_py)
     }
 
@@ -266,13 +336,11 @@ impl Router {
     fn tick(&self, now: Option<f64>) -> PyResult<Outcome> {
         let now = time(now)?;
         let outcome = self.lock()?.tick(now);
-        Ok(Outcome(outcome))
+        outcome.map(Outcome).map_err(to_py)
     }
 
     fn drain(&self) -> PyResult<Vec<Decision>> {
-        let mut core = self.lock()?;
-        let decisions: Vec<_> = std::iter::from_fn(|| core.drain()).collect();
-        drop(core);
+        let decisions = self.lock()?.drain();
         Ok(decisions.into_iter().map(Decision).collect())
     }
 
@@ -296,6 +364,34 @@ impl Router {
         let now = time(now)?;
         let outcome = self.lock()?.set_limits(now, &limits, step);
         outcome.map(Outcome).map_err(to_py)
+    }
+
+    #[pyo3(signature = (after_s, *, now = None))]
+    fn expect_callers(&self, after_s: f64, now: Option<f64>) -> PyResult<Outcome> {
+        let after = duration("after_s", Some(after_s))?.unwrap_or(u64::MAX);
+        let now = time(now)?;
+        let outcome = self.lock()?.expect_callers(now, after);
+        outcome.map(Outcome).map_err(to_py)
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.lock()?.snapshot();
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn start_journal(&self) -> PyResult<()> {
+        self.lock()?.start_journal();
+        Ok(())
+    }
+
+    fn stop_journal(&self) -> PyResult<()> {
+        self.lock()?.stop_journal();
+        Ok(())
+    }
+
+    fn take_journal<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.lock()?.take_journal();
+        Ok(PyBytes::new(py, &bytes))
     }
 
     /// Counters since the start, and sizes now.
@@ -347,4 +443,16 @@ impl Router {
         let names = self.lock()?.workloads();
         PyTuple::new(py, names.iter().map(|name| &**name))
     }
+}
+
+/// Does the events of a journal again and compares the answers.
+#[pyfunction]
+pub(crate) fn replay<'py>(py: Python<'py>, journal: &[u8]) -> PyResult<Bound<'py, PyDict>> {
+    let done = turnout_core::record::journal::replay(journal).map_err(to_py)?;
+    let dict = PyDict::new(py);
+    dict.set_item("events", done.events)?;
+    dict.set_item("decisions", done.decisions)?;
+    dict.set_item("record_bytes", done.record_bytes)?;
+    dict.set_item("torn_bytes", done.torn_bytes)?;
+    Ok(dict)
 }

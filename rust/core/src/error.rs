@@ -76,6 +76,11 @@ pub enum Error {
         /// What is accepted instead.
         accepted: &'static str,
     },
+    /// A snapshot or a journal cannot be used: another version, damaged, or it does not do again what it says.
+    Record {
+        /// What was found.
+        problem: String,
+    },
     /// The core found its own state inconsistent: a defect of this library.
     Internal {
         /// What was found.
@@ -99,6 +104,7 @@ impl fmt::Display for Error {
                     None => write!(f, "; it cannot be appended to while a turn is open or ids are unknown: send the whole prompt"),
                 }
             }
+            Self::Record { problem } => write!(f, "record: {problem}"),
             Self::TurnConflict { turn, difference } => {
                 write!(f, "turn {turn:?} was submitted before with other content: {difference}; use a new turn id or a higher attempt")
             }

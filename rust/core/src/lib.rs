@@ -13,6 +13,7 @@ pub mod ledger;
 pub(crate) mod placement;
 pub mod prefix_index;
 pub mod prompt;
+pub mod record;
 pub mod router;
 pub(crate) mod sessions;
 pub mod units;

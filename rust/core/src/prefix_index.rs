@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::index::{Applied, CacheEvent, Cursor, Depths, FeedStats, Index, Match};
 use crate::prompt::{BlockHasher, HashKey};
+use crate::record::codec::record;
 use crate::sessions::Slab;
 use crate::units::{UNBOUNDED_BLOCKS, capacity_blocks};
 
@@ -411,3 +412,6 @@ impl PrefixIndex {
         }
     }
 }
+
+record!(History { serial, cursor, tail, tokens, cut });
+record!(PrefixIndex { hasher, index, capacities, histories, serial, cut_histories, stale, fingerprints, best, depths });

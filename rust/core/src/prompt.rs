@@ -4,6 +4,7 @@
 
 use crate::arch::Kernel;
 use crate::error::{Error, Result};
+use crate::record::codec::{Damaged, Reader, Record, Taken, record};
 
 /// Largest accepted block size, in tokens.
 pub const MAX_BLOCK_TOKENS: u32 = 4096;
@@ -25,6 +26,7 @@ impl std::fmt::Debug for HashKey {
 /// Turns tokens into block fingerprints under one key and one block size.
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
+    secret: HashKey,
     key: Box<[u32]>,
     kernel: Kernel,
 }
@@ -43,11 +45,11 @@ impl BlockHasher {
     /// # Errors
     /// [`Error::InvalidArgument`] unless `1 <= block_tokens <= 4096`.
     #[allow(clippy::missing_panics_doc, reason = "8 bytes are 8 bytes")]
-    pub fn with_kernel(key: &HashKey, block_tokens: u32, kernel: Kernel) -> Result<Self> {
+    pub fn with_kernel(secret: &HashKey, block_tokens: u32, kernel: Kernel) -> Result<Self> {
         if block_tokens == 0 || block_tokens > MAX_BLOCK_TOKENS {
             return Err(Error::InvalidArgument { argument: "block_tokens", value: block_tokens.to_string(), accepted: "1 to 4096" });
         }
-        let (low, high) = key.0.split_at(8);
+        let (low, high) = secret.0.split_at(8);
         let mut state = u64::from_le_bytes(low.try_into().expect("8 bytes"));
         let stride = u64::from_le_bytes(high.try_into().expect("8 bytes")) | 1;
         let key = (0..block_tokens)
@@ -56,7 +58,20 @@ impl BlockHasher {
                 (mix64(state) >> 32) as u32
             })
             .collect();
-        Ok(Self { key, kernel })
+        Ok(Self { secret: *secret, key, kernel })
+    }
+
+    /// What new tokens make of a partial block before them.
+    pub(crate) fn continued(&self, tail: &[u32], tokens: &[u32]) -> Prompt {
+        let mut prompt = Prompt { block_tokens: self.block_tokens(), fingerprints: Vec::new(), tail: tail.to_vec() };
+        prompt.extend(self, tokens);
+        prompt
+    }
+
+    /// The secret key.
+    #[must_use]
+    pub fn key(&self) -> &HashKey {
+        &self.secret
     }
 
     /// Tokens per block.
@@ -185,3 +200,19 @@ pub(crate) fn mix64(mut x: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
 }
+
+/// The kernel is that of the machine that reads it.
+impl Record for BlockHasher {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.secret.put(to);
+        self.block_tokens().put(to);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        let (key, block_tokens) = (Record::take(from)?, Record::take(from)?);
+        Self::new(&key, block_tokens).map_err(|_| Damaged("a block size is out of range"))
+    }
+}
+
+record!(tuple HashKey);
+record!(Prompt { block_tokens, fingerprints, tail });

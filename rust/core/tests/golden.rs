@@ -1,90 +1,12 @@
-//! Small scenarios with numbers worked out by hand. Block size and unit are stated with each. Token counts are exact in f64.
+//! Small scenarios with numbers worked out by hand: charge, commit, leases, order, bypass. Block size and unit are stated with each.
 #![allow(clippy::float_cmp, reason = "whole numbers of tokens")]
 
-use turnout_core::control::limits::Limits;
-use turnout_core::control::view::Values;
+#[path = "common/fleet.rs"]
+mod fleet;
+
+use fleet::{Fleet, SECOND, held, placed};
 use turnout_core::router::Router;
-use turnout_core::router::types::{
-    Completion, Decision, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
-};
-
-const SECOND: u64 = 1_000_000_000;
-
-struct Fleet {
-    router: Router,
-    /// Tokens per block.
-    block: u32,
-    limits: Limits,
-}
-
-impl Fleet {
-    fn new(block: u32, replicas: &[(&str, f64)], workloads: &[&str]) -> Self {
-        let replicas: Vec<ReplicaConfig> =
-            replicas.iter().map(|&(name, tokens)| ReplicaConfig { prefill_tokens_per_s: 10_000.0, ..ReplicaConfig::new(name, tokens) }).collect();
-        let workloads = workloads.iter().map(|name| WorkloadConfig::new(name)).collect();
-        let router =
-            Router::new(RouterConfig { replicas, workloads, block_tokens: block, control_period_s: f64::INFINITY, ..RouterConfig::default() })
-                .unwrap();
-        let limits = Limits { replicas: router.replicas(), workloads: router.workloads(), ..Limits::default() };
-        Self { router, block, limits }
-    }
-
-    fn limit(&mut self, now: u64, change: impl FnOnce(&mut Limits)) {
-        change(&mut self.limits);
-        let step = self.router.view(now).step;
-        self.router.set_limits(now, &self.limits, step).unwrap();
-    }
-
-    /// Distinct tokens: `n` from `first`.
-    fn prompt(&self, parts: &[(u32, u32)]) -> turnout_core::prompt::Prompt {
-        let tokens: Vec<u32> = parts.iter().flat_map(|&(first, n)| first..first + n).collect();
-        self.router.hasher().prompt(&tokens)
-    }
-
-    fn submit(&mut self, now: u64, session: &str, workload: &str, parts: &[(u32, u32)]) -> Decision {
-        let prompt = self.prompt(parts);
-        let submit = Submit { turn: None, session: Some(session), workload: Some(workload), ..Submit::new(TurnInput::Prompt(&prompt)) };
-        self.router.submit(now, &submit).unwrap()
-    }
-
-    fn complete(&mut self, now: u64, decision: &Decision, output: u32) {
-        let tokens: Vec<u32> = (0..output).map(|at| 900_000_000 + decision.seq as u32 * 100_000 + at).collect();
-        self.router.complete(now, &decision.turn, &Completion { output: Some(&tokens), ..Completion::default() }).unwrap();
-    }
-
-    /// Ends a session and answers who was placed by it.
-    fn end(&mut self, now: u64, session: &str) -> Vec<Decision> {
-        self.router.end_session(now, session, true).unwrap();
-        self.drain()
-    }
-
-    fn drain(&mut self) -> Vec<Decision> {
-        self.router.audit().unwrap();
-        std::iter::from_fn(|| self.router.drain()).collect()
-    }
-
-    fn column(&mut self, now: u64, name: &str) -> Vec<f64> {
-        match &self.router.view(now).column(name).unwrap().values {
-            Values::F64(values) => values.clone(),
-            Values::I64(values) => values.iter().map(|&value| value as f64).collect(),
-            Values::Bool(values) => values.iter().map(|&value| f64::from(u8::from(value))).collect(),
-        }
-    }
-
-    /// Charge and commit of the first replica, in blocks.
-    fn books(&mut self, now: u64) -> (f64, f64) {
-        let block = f64::from(self.block);
-        (self.column(now, "charge_tokens")[0] / block, self.column(now, "commit_tokens")[0] / block)
-    }
-}
-
-fn held(decision: &Decision, reason: Reason) {
-    assert_eq!((decision.status, decision.reason), (Status::Held, reason), "{decision:?}");
-}
-
-fn placed(decision: &Decision) {
-    assert_eq!(decision.status, Status::Placed, "{decision:?}");
-}
+use turnout_core::router::types::{Completion, Decision, Reason, ReplicaConfig, Status, Submit, TurnInput, WeightsMode};
 
 /// Blocks of 16. A prompt that two sessions share is claimed once, until the last of them leaves.
 #[test]

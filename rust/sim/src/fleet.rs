@@ -386,7 +386,7 @@ impl Simulation {
         self.by_turn.remove(&turn);
         let play = self.plays.get_mut(&id).expect("a running turn is played");
         let (prompt, output) = (scenario.turn_prompt_tokens[play.turn], scenario.turn_output_tokens[play.turn]);
-        let completion = Completion { output: Some(play.path.output(prompt as usize)), output_tokens: None, cached_tokens: Some(cached_tokens) };
+        let completion = Completion { output: Some(play.path.output(prompt as usize)), cached_tokens: Some(cached_tokens), ..Completion::default() };
         self.router.complete(self.now, &turn, &completion)?;
         let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
         counts.turns += 1;

@@ -12,7 +12,7 @@ use turnout_core::index::CacheEvent;
 use turnout_core::prefix_index::{HistoryId, PrefixIndex, PrefixIndexConfig};
 use turnout_core::prompt::HashKey;
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, ReplicaConfig, RouterConfig, Submit, TurnInput, WeightsMode, WorkloadConfig};
+use turnout_core::router::types::{Completion, Metrics, ReplicaConfig, RouterConfig, Submit, TurnInput, WeightsMode, WorkloadConfig};
 
 /// Operations in one history.
 const OPERATIONS: u32 = 120;
@@ -116,8 +116,11 @@ impl Cache {
     }
 }
 
+/// Operations between two snapshots.
+const RESTORE_EVERY: u64 = 41;
+
 /// One history of the index; answers a digest of everything it said.
-fn index_history(seed: u64) -> Result<u64, String> {
+fn index_history(seed: u64, restoring: bool) -> Result<u64, String> {
     let mut dice = Dice(seed);
     let mut said = DefaultHasher::new();
     let block_tokens = [1, 2, 4, 16][dice.below(4) as usize];
@@ -127,6 +130,9 @@ fn index_history(seed: u64) -> Result<u64, String> {
     let mut handles: Vec<HistoryId> = vec![HistoryId(0), HistoryId(u64::MAX)];
     let mut text = String::new();
     for operation in 0..OPERATIONS {
+        if restoring && u64::from(operation) % RESTORE_EVERY == seed % RESTORE_EVERY {
+            (index, _) = PrefixIndex::restore(&index.snapshot(&Vec::new())).map_err(|error| format!("operation {operation}: {error}"))?;
+        }
         text.clear();
         let history = handles[dice.below(handles.len() as u64) as usize];
         let (row, space) = (dice.below(5) as u32, dice.pick(&SPACES));
@@ -185,6 +191,9 @@ fn limits(dice: &mut Dice, router: &Router) -> Limits {
         weight: column(w),
         price: column(w),
         lease_s: column(r * w),
+        share: column(w),
+        guarantee_tokens: column(w),
+        limit_tokens: column(w),
         replicas,
         workloads,
         ..Limits::default()
@@ -192,7 +201,8 @@ fn limits(dice: &mut Dice, router: &Router) -> Limits {
 }
 
 /// One history of the router.
-fn router_history(seed: u64) -> Result<u64, String> {
+#[allow(clippy::too_many_lines, reason = "one arm per event")]
+fn router_history(seed: u64, restoring: bool) -> Result<u64, String> {
     let mut dice = Dice(seed);
     let mut said = DefaultHasher::new();
     let replicas = (0..dice.below(3)).map(|at| ReplicaConfig::new(REPLICAS[at as usize], 200.0 + 100.0 * at as f64)).collect();
@@ -202,6 +212,9 @@ fn router_history(seed: u64) -> Result<u64, String> {
     let mut text = String::new();
     let mut now = 0u64;
     for operation in 0..OPERATIONS {
+        if restoring && u64::from(operation) % RESTORE_EVERY == seed % RESTORE_EVERY {
+            router = Router::restore(&router.snapshot()).map_err(|error| format!("operation {operation}: {error}"))?;
+        }
         text.clear();
         // Mostly forwards, sometimes far, sometimes back.
         now = match dice.below(30) {
@@ -216,8 +229,9 @@ fn router_history(seed: u64) -> Result<u64, String> {
             output: (!dice.chance(2)).then_some(&tokens[..]),
             output_tokens: (!dice.chance(3)).then(|| dice.number()),
             cached_tokens: (!dice.chance(3)).then(|| dice.number()),
+            ..Completion::default()
         };
-        let answer = match dice.below(18) {
+        let answer = match dice.below(21) {
             0..6 => {
                 let prompt = router.hasher().prompt(&dice.tokens());
                 let input = match dice.below(6) {
@@ -225,7 +239,13 @@ fn router_history(seed: u64) -> Result<u64, String> {
                     1 | 2 => TurnInput::Append { base_tokens: dice.number(), tokens: &tokens },
                     _ => TurnInput::Prompt(&prompt),
                 };
+                let bias = [(replica, dice.real())];
                 let submit = Submit {
+                    parent: dice.chance(5).then(|| dice.pick(&SESSIONS)),
+                    owner: dice.chance(5).then(|| dice.pick(&["one", "two"])),
+                    at: dice.chance(9).then(|| dice.pick(&REPLICAS)),
+                    bias: if dice.chance(8) { &bias } else { &[] },
+                    priority: dice.next() as i32,
                     turn: (!dice.chance(4)).then_some(turn),
                     attempt: dice.below(3) as u32,
                     session: (!dice.chance(4)).then_some(session),
@@ -237,7 +257,7 @@ fn router_history(seed: u64) -> Result<u64, String> {
                     deadline: dice.chance(6).then(|| dice.number()),
                     input,
                 };
-                write!(text, "{:?}", router.submit(now, &submit))
+                if dice.chance(8) { write!(text, "{:?}", router.choose(now, &submit)) } else { write!(text, "{:?}", router.submit(now, &submit)) }
             }
             6 | 7 => write!(text, "{:?}", router.complete(now, turn, &completion)),
             8 => write!(text, "{:?}", router.abort(now, turn, &completion)),
@@ -261,6 +281,19 @@ fn router_history(seed: u64) -> Result<u64, String> {
                 write!(text, "{:?}", router.cache_events(now, replica, 0, u64::from(operation) / 20, &events))
             }
             16 => write!(text, "{:?} {:?}", router.peek_session(session), router.end_feeds(now, replica)),
+            17 if dice.chance(2) => write!(text, "{:?}", router.drain_replica(now, replica)),
+            17 => write!(text, "{:?}", router.remove_replica(now, replica)),
+            18 => write!(text, "{:?}", router.set_replica(now, ReplicaConfig::new(replica, dice.real()))),
+            19 if dice.chance(2) => write!(text, "{:?}", router.owner_lost(now, dice.pick(&["one", "two", "three"]))),
+            19 => {
+                let metrics = Metrics {
+                    kv_fraction: dice.chance(2).then(|| dice.real()),
+                    preemptions_total: dice.chance(2).then(|| dice.number()),
+                    kv_tokens: dice.chance(3).then(|| dice.real()),
+                    ..Metrics::default()
+                };
+                write!(text, "{:?}", router.observe(now, replica, &metrics))
+            }
             _ => write!(text, "{:?} {:?}", router.wake_at(), router.tick(now)),
         };
         answer.map_err(|error| error.to_string())?;
@@ -276,13 +309,13 @@ fn router_history(seed: u64) -> Result<u64, String> {
     Ok(said.finish())
 }
 
-/// Plays a history twice.
-fn play(name: &str, seed: u64, history: fn(u64) -> Result<u64, String>) -> Result<(), String> {
-    let once = || std::panic::catch_unwind(|| history(seed)).map_err(|_| "a panic".to_owned())?;
-    let (first, second) = (once(), once());
+/// Plays a history twice, the second time with snapshots on the way from which it goes on.
+fn play(name: &str, seed: u64, history: fn(u64, bool) -> Result<u64, String>) -> Result<(), String> {
+    let once = |restoring: bool| std::panic::catch_unwind(|| history(seed, restoring)).map_err(|_| "a panic".to_owned())?;
+    let (first, second) = (once(false), once(true));
     match (first, second) {
         (Ok(first), Ok(second)) if first == second => Ok(()),
-        (Ok(_), Ok(_)) => Err(format!("{name}, seed {seed}: played again it answers differently")),
+        (Ok(_), Ok(_)) => Err(format!("{name}, seed {seed}: played again, with snapshots on the way, it answers differently")),
         (Err(problem), _) | (_, Err(problem)) => Err(format!("{name}, seed {seed}: {problem}")),
     }
 }
@@ -306,7 +339,7 @@ fn main() -> ExitCode {
     }
     let histories = 4 * (seed - first);
     println!(
-        "{histories} histories, {} operations in {seconds} s: no panic, every audit green, every replay equal",
+        "{histories} histories, {} operations in {seconds} s: no panic, every audit green, every replay equal, snapshots on the way included",
         histories * u64::from(OPERATIONS)
     );
     ExitCode::SUCCESS

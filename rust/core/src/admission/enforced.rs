@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
+use crate::record::codec::record;
 use crate::units::{MAX_SEQUENCE_TOKENS, Nanos, UNBOUNDED_BLOCKS, capacity_blocks, nanos};
 
 /// No lease is longer: a stuck line moves after this time at the latest.
@@ -32,6 +33,17 @@ pub(crate) struct WorkloadLimits {
     pub(crate) output_tokens: u64,
     /// What one first admission adds to the virtual time: price / weight.
     pub(crate) toll: f64,
+    pub(crate) share: f64,
+    /// Blocks of commit on all replicas, as the policy asked.
+    pub(crate) asked: u64,
+    /// The same as it is in force: scaled down where the ceilings do not suffice for all.
+    pub(crate) guarantee: u64,
+    /// Blocks of commit on all replicas.
+    pub(crate) limit: u64,
+}
+
+impl WorkloadLimits {
+    const UNLIMITED: Self = Self { growth_tokens: 0, output_tokens: 0, toll: 1.0, share: 1.0, asked: 0, guarantee: 0, limit: UNBOUNDED_BLOCKS };
 }
 
 /// Limits in force.
@@ -64,23 +76,37 @@ impl ReplicaLimits {
 
 impl Enforced {
     pub(crate) fn new(workloads: usize) -> Self {
-        Self {
-            step: -1,
-            replicas: Vec::new(),
-            workloads: vec![WorkloadLimits { growth_tokens: 0, output_tokens: 0, toll: 1.0 }; workloads],
-            bypass: 4.0,
-            lookahead: 8,
+        Self { step: -1, replicas: Vec::new(), workloads: vec![WorkloadLimits::UNLIMITED; workloads], bypass: 4.0, lookahead: 8 }
+    }
+
+    /// Ceiling and overflow of a capacity that no policy has seen.
+    fn unseen(&self, blocks: u64) -> (u64, u64) {
+        if self.step >= 0 && blocks < UNBOUNDED_BLOCKS { (blocks * 95 / 100, blocks * 98 / 100) } else { (blocks, blocks) }
+    }
+
+    /// Notes that a replica has another capacity now: its caps and leases stay.
+    pub(crate) fn resize_replica(&mut self, slot: u32, blocks: u64) {
+        let (ceiling, overflow) = self.unseen(blocks);
+        let row = &mut self.replicas[slot as usize];
+        (row.ceiling, row.overflow) = (ceiling, overflow);
+    }
+
+    /// Scales the guarantees down where they add up to more than `room` blocks, those of all ceilings. Answers whether one shrank.
+    pub(crate) fn scale_guarantees(&mut self, room: u128) -> bool {
+        let asked: u128 = self.workloads.iter().map(|row| u128::from(row.asked)).sum();
+        let mut shrank = false;
+        for row in &mut self.workloads {
+            let scaled = if asked <= room { row.asked } else { (u128::from(row.asked) * room / asked) as u64 };
+            shrank |= scaled < std::mem::replace(&mut row.guarantee, scaled);
         }
+        shrank
     }
 
     /// Adds the row of a new replica. Before the first step its limits are its capacity; afterwards it starts with 0.95
     /// and 0.98 of it and with the median of every cap, until the policy has seen it.
     pub(crate) fn add_replica(&mut self, slot: u32, blocks: u64, others: &[u32], workloads: usize) {
         let mut row = ReplicaLimits::unlimited(blocks, workloads);
-        if self.step >= 0 && blocks < UNBOUNDED_BLOCKS {
-            row.ceiling = blocks * 95 / 100;
-            row.overflow = blocks * 98 / 100;
-        }
+        (row.ceiling, row.overflow) = self.unseen(blocks);
         let median = |read: &dyn Fn(&ReplicaLimits) -> u64| {
             let mut values: Vec<u64> = others.iter().map(|&slot| read(&self.replicas[slot as usize])).collect();
             values.sort_unstable();
@@ -122,7 +148,19 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
         let read = |values: &Option<Vec<f64>>, default: f64| values.as_ref().map_or(default, |values| values[column]);
         row.growth_tokens = (read(&limits.growth_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
         row.output_tokens = (read(&limits.output_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
-        row.toll = read(&limits.price, 1.0) / read(&limits.weight, 1.0);
+        let weight = read(&limits.weight, 1.0);
+        row.toll = read(&limits.price, 1.0) / weight;
+        row.share = read(&limits.share, weight);
+        row.asked = capacity_blocks(read(&limits.guarantee_tokens, 0.0), block_tokens);
+        row.limit = capacity_blocks(read(&limits.limit_tokens, f64::INFINITY), block_tokens);
+        if row.asked > row.limit {
+            return Err(Error::Policy {
+                field: "guarantee_tokens",
+                index: name.to_string(),
+                value: (row.asked * u64::from(block_tokens)).to_string(),
+                accepted: "at most limit_tokens",
+            });
+        }
     }
     for row in rows {
         let mut compiled = ReplicaLimits::unlimited(row.blocks, workloads.len());
@@ -190,6 +228,9 @@ impl Table<'_> {
         column("output_tokens", l.output_tokens.as_deref(), w, None, finite, FINITE)?;
         column("weight", l.weight.as_deref(), w, None, positive, POSITIVE)?;
         column("price", l.price.as_deref(), w, None, finite, FINITE)?;
+        column("share", l.share.as_deref(), w, None, positive, POSITIVE)?;
+        column("guarantee_tokens", l.guarantee_tokens.as_deref(), w, None, finite, FINITE)?;
+        column("limit_tokens", l.limit_tokens.as_deref(), w, None, unbounded, UNBOUNDED)?;
         column("lease_s", l.lease_s.as_deref(), r, Some(w), finite, FINITE)?;
         column("cost_prefill", l.cost_prefill.as_deref(), r, None, finite, FINITE)?;
         column("cost_backlog", l.cost_backlog.as_deref(), r, None, finite, FINITE)?;
@@ -234,3 +275,7 @@ fn column(
     };
     Err(Error::Policy { field, index, value: values[at].to_string(), accepted })
 }
+
+record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, workload_cap, lease });
+record!(WorkloadLimits { growth_tokens, output_tokens, toll, share, asked, guarantee, limit });
+record!(Enforced { step, replicas, workloads, bypass, lookahead });

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-/// Order inside a workload: paused sessions first, by first admission; then new ones, by submit.
-pub(crate) type Place = (bool, u64, u32);
+use crate::record::codec::record;
+
+/// Order inside a workload: paused sessions first, then new ones (`true`); among them the highest priority (negated here), then
+/// by first admission or submit, then by slot.
+pub(crate) type Place = (bool, i64, u64, u32);
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -12,6 +15,8 @@ struct Queue {
     virtual_time: f64,
     /// It waited, and was not stopped by its own caps, when the line was last scanned.
     eligible: bool,
+    /// Blocks of the prompts that wait.
+    blocks: u64,
 }
 
 /// Held turns by workload.
@@ -32,22 +37,36 @@ impl Line {
         self.len
     }
 
-    pub(crate) fn insert(&mut self, workload: u32, place: Place) {
-        self.len += usize::from(self.queues[workload as usize].turns.insert(place));
+    /// Adds a turn whose prompt has `blocks`.
+    pub(crate) fn insert(&mut self, workload: u32, place: Place, blocks: u64) {
+        let queue = &mut self.queues[workload as usize];
+        if queue.turns.insert(place) {
+            queue.blocks += blocks;
+            self.len += 1;
+        }
     }
 
-    pub(crate) fn remove(&mut self, workload: u32, place: Place) {
-        self.len -= usize::from(self.queues[workload as usize].turns.remove(&place));
+    pub(crate) fn remove(&mut self, workload: u32, place: Place, blocks: u64) {
+        let queue = &mut self.queues[workload as usize];
+        if queue.turns.remove(&place) {
+            queue.blocks -= blocks;
+            self.len -= 1;
+        }
+    }
+
+    /// Blocks of the prompts of a workload that wait.
+    pub(crate) fn blocks(&self, workload: u32) -> u64 {
+        self.queues[workload as usize].blocks
     }
 
     /// The first turns of a workload.
     pub(crate) fn head(&self, workload: u32, turns: usize) -> impl Iterator<Item = u32> + '_ {
-        self.queues[workload as usize].turns.iter().take(turns).map(|place| place.2)
+        self.queues[workload as usize].turns.iter().take(turns).map(|place| place.3)
     }
 
     /// Every held turn.
     pub(crate) fn all(&self) -> Vec<u32> {
-        self.queues.iter().flat_map(|queue| queue.turns.iter().map(|place| place.2)).collect()
+        self.queues.iter().flat_map(|queue| queue.turns.iter().map(|place| place.3)).collect()
     }
 
     pub(crate) fn virtual_time(&self, workload: u32) -> f64 {
@@ -86,3 +105,6 @@ impl Line {
         queue.virtual_time += toll;
     }
 }
+
+record!(Queue { turns, virtual_time, eligible, blocks });
+record!(Line { queues, clock, len });

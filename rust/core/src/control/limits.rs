@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::record::codec::record;
+
 /// Limits for a set of replicas and workloads, rows named so that they can be applied to a fleet that changed meanwhile.
 ///
 /// A field left `None` means its default, never "as before". Matrices are row-major, replicas by workloads.
@@ -29,6 +31,13 @@ pub struct Limits {
     pub weight: Option<Vec<f64>>,
     /// (W,) what one admission costs its workload's virtual time, before division by the weight; 1 by default.
     pub price: Option<Vec<f64>>,
+    /// (W,) shape of the entitlements, from which reclaim takes in order; the weight by default.
+    pub share: Option<Vec<f64>>,
+    /// (W,) tokens of commit on all replicas below which a workload goes first and nothing idle is taken from it; 0 by default. Where
+    /// they add up to more than the ceilings, all are scaled down alike.
+    pub guarantee_tokens: Option<Vec<f64>>,
+    /// (W,) tokens of commit on all replicas that admissions of a workload may not exceed; infinite by default.
+    pub limit_tokens: Option<Vec<f64>>,
     /// (R, W) seconds for which an idle session cannot be reclaimed to place another; 0 by default; at most 600 s is granted.
     pub lease_s: Option<Vec<f64>>,
     /// Tokens admitted past a turn that is blocked for room, in multiples of its need; infinite allowed; 4 by default.
@@ -42,3 +51,26 @@ pub struct Limits {
     /// (R,) weight of the seconds by which the replica's charge slows the decode of the turn; 1 by default.
     pub cost_decode: Option<Vec<f64>>,
 }
+
+record!(Limits {
+    replicas,
+    workloads,
+    session_cap,
+    workload_cap,
+    turn_cap,
+    ceiling_tokens,
+    overflow_tokens,
+    growth_tokens,
+    output_tokens,
+    weight,
+    price,
+    share,
+    guarantee_tokens,
+    limit_tokens,
+    lease_s,
+    bypass,
+    lookahead,
+    cost_prefill,
+    cost_backlog,
+    cost_decode
+});

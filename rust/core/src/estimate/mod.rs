@@ -1,11 +1,12 @@
 //! What is learned about workloads. Estimates feed the fleet view only; decisions depend on limits, never on these.
 
+use crate::record::codec::record;
 use crate::router::types::WorkloadConfig;
 use crate::sessions::Meter;
 use crate::units::{Nanos, seconds};
 
 /// Weight by which older completions fade at each completion.
-const FADE: f64 = 1.0 - 1.0 / 32.0;
+pub(crate) const FADE: f64 = 1.0 - 1.0 / 32.0;
 /// Completions that a declared prior stands for.
 const PRIOR_WEIGHT: f64 = 4.0;
 /// Time constant of event rates, s.
@@ -20,7 +21,11 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) fn count(&mut self, now: Nanos) {
-        self.per_second = self.read(now) + 1.0 / RATE_SECONDS;
+        self.add(now, 1.0);
+    }
+
+    pub(crate) fn add(&mut self, now: Nanos, events: f64) {
+        self.per_second = self.read(now) + events / RATE_SECONDS;
         self.at = now;
     }
 
@@ -142,3 +147,7 @@ impl Estimator {
 fn ratio(numerator: f64, denominator: f64) -> f64 {
     if denominator > 0.0 { numerator / denominator } else { 0.0 }
 }
+
+record!(Rate { per_second, at });
+record!(Estimator { prior, sessions, growth, block_seconds, residency, turns, output, output_squares, samples });
+record!(Prior { context_tokens, growth_tokens, residency_s });

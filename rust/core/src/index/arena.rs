@@ -5,6 +5,8 @@
 //! Free slices of one class cannot serve another: when that waste would make the vector grow, the owner compacts instead.
 //! A free slice holds the link to the next one of its class, so giving memory back never takes memory.
 
+use crate::record::codec::record;
+
 /// Blocks in the smallest class. A fork often adds only a few blocks.
 const SMALLEST: u32 = 4;
 /// Words by which the vector grows at least: half a page table's worth of system calls fewer, 32 KiB too much at most.
@@ -145,3 +147,6 @@ impl Arena {
         (self.words.capacity() * 8 + (self.free.capacity() + self.classes.capacity()) * 4) as u64
     }
 }
+
+record!(Slice { start, capacity });
+record!(Arena { words, free, classes, free_words });

@@ -4,6 +4,7 @@
 //! shifts later entries back, so there are no tombstones and a long churn does not slow the table down.
 
 use crate::prompt::mix64;
+use crate::record::codec::record;
 
 use super::tree::RunId;
 
@@ -128,3 +129,5 @@ impl Children {
         (self.slots.capacity() * size_of::<RunId>()) as u64
     }
 }
+
+record!(Children { slots, len, seed });

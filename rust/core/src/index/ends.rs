@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::record::codec::{Reader, Record, Taken, record};
+
 /// Offsets beside the largest that are kept in a sorted vector; above it they move to a tree, so that a run which forks
 /// at every block costs O(log n) per fork and not O(n).
 const FEW: usize = 64;
@@ -165,6 +167,27 @@ impl Rest {
             Self::Few(entries) => entries.is_empty(),
             Self::Many(entries) => entries.is_empty(),
         }
+    }
+}
+
+record!(Ends { top, top_count, rest });
+
+impl Record for Rest {
+    fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Few(entries) => {
+                to.push(0);
+                entries.put(to);
+            }
+            Self::Many(entries) => {
+                to.push(1);
+                entries.put(to);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        Ok(if bool::take(from)? { Self::Many(Record::take(from)?) } else { Self::Few(Record::take(from)?) })
     }
 }
 

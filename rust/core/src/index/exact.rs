@@ -1,5 +1,7 @@
 //! What an engine's own events say about one run: which blocks are there, holes included.
 
+use crate::record::codec::record;
+
 /// Presence of a run's blocks on one replica.
 #[derive(Debug, Default)]
 pub(super) struct Exact {
@@ -72,6 +74,8 @@ impl Exact {
         self.counts.iter().take_while(|&&count| count > 0).count() as u32
     }
 }
+
+record!(Exact { counts, cutoff });
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ use super::hasher::MixState;
 use super::residency::Knowledge;
 use super::tree::{Cursor, RunId};
 use crate::prompt::{BlockHasher, mix64};
+use crate::record::codec::{Reader, Record, Taken, record};
 
 /// One change of an engine's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -413,6 +414,51 @@ impl Index {
                 }
             }
             Place::Inside { before, .. } => self.unanchor(*before),
+        }
+    }
+}
+
+record!(FeedStats {
+    batches,
+    duplicate_batches,
+    gaps,
+    restarts,
+    stored_blocks,
+    removed_blocks,
+    unknown_parents,
+    unknown_removed,
+    other_sizes,
+    unindexed_blocks,
+    other_groups
+});
+record!(Entry { copies, place });
+record!(Publisher { rank, next, seen, from_start, group, entries });
+record!(Feeds { publishers, stats, seed });
+
+impl Record for Place {
+    fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Blocks { run, offset, covers } => {
+                to.push(0);
+                (*run, *offset, *covers).put(to);
+            }
+            Self::Inside { before, tokens, from, to: end } => {
+                to.push(1);
+                before.put(to);
+                tokens.put(to);
+                (*from, *end).put(to);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        if bool::take(from)? {
+            let (before, tokens) = (Record::take(from)?, Record::take(from)?);
+            let (begin, to) = Record::take(from)?;
+            Ok(Self::Inside { before, tokens, from: begin, to })
+        } else {
+            let (run, offset, covers) = Record::take(from)?;
+            Ok(Self::Blocks { run, offset, covers })
         }
     }
 }

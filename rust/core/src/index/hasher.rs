@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher};
 
 use crate::prompt::mix64;
+use crate::record::codec::record;
 
 /// Builds [`MixHasher`]s with one seed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,6 +87,9 @@ impl Hasher for TextHasher {
         self.state = self.state.wrapping_add(u64::from(byte));
     }
 }
+
+record!(tuple MixState);
+record!(tuple TextState);
 
 #[cfg(test)]
 mod tests {

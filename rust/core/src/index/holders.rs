@@ -1,5 +1,7 @@
 //! Which replicas hold part of a run: 16 bytes while there is one, a sorted vector with two bitsets above.
 
+use crate::record::codec::record;
+
 /// A replica's holding of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Holder {
@@ -219,6 +221,10 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
         bit
     })
 }
+
+record!(Holder { replica, id });
+record!(Holders { one, many });
+record!(Many { all, level, reach, beyond, reaching, holding_more, changes });
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 use super::residency::{Knowledge, Residency};
 use super::tree::{Cursor, Tree};
 use crate::prompt::mix64;
+use crate::record::codec::{Reader, Record, Taken, record};
 
 /// Reused space for [`Residency::matches`].
 #[derive(Debug, Clone, Default)]
@@ -132,5 +133,16 @@ impl Residency {
         best.extend(broken.into_iter().filter(|found| found.blocks > 0));
         best.sort_by_key(|found| std::cmp::Reverse(found.blocks));
         best.truncate(most);
+    }
+}
+
+record!(Match { replica, blocks });
+
+/// Scratch: nothing of it outlives a question.
+impl Record for Depths {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn take(_: &mut Reader<'_>) -> Taken<Self> {
+        Ok(Self::default())
     }
 }

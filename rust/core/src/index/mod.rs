@@ -30,6 +30,7 @@ pub use tree::{Cursor, RunId, Tree};
 use feed::Feeds;
 
 use crate::error::{Error, Result};
+use crate::record::codec::record;
 
 /// Smallest limit in bytes: below it the fixed tables would be most of it.
 pub const LEAST_BYTES: u64 = 1 << 20;
@@ -291,3 +292,5 @@ impl Index {
         self.residency.audit(&self.tree)
     }
 }
+
+record!(Index { tree, residency, feeds, most_bytes, sweep_at, full });

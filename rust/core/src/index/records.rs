@@ -10,6 +10,8 @@ use super::ends::Ends;
 use super::exact::Exact;
 use super::tree::{NONE, RunId};
 
+use crate::record::codec::record;
+
 /// Which list a segment stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
@@ -317,3 +319,9 @@ impl Extra {
 pub(super) fn grown(len: usize, capacity: usize, new: usize) -> usize {
     if len + new <= capacity { capacity } else { (len + new).max(capacity + (capacity / 4).max(16)) }
 }
+
+record!(Segment { run, replica, blocks, end, older, newer, prev, next, extra_and_list });
+record!(Extra { pins, pending, confirmed, exact });
+record!(Span { oldest, newest });
+record!(Lists { cached, kept });
+record!(Records { segments, first_free, free, extras, free_extras, lists, side_bytes });

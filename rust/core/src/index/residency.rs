@@ -14,6 +14,8 @@ use super::exact::Exact;
 use super::records::{List, Lists, Records};
 use super::tree::{Cursor, NONE, RunId, Tree};
 
+use crate::record::codec::record;
+
 /// How what a replica holds is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Knowledge {
@@ -462,3 +464,8 @@ impl Residency {
         self.records.bytes() + (self.replicas.capacity() * size_of::<ReplicaState>()) as u64
     }
 }
+
+record!(Knowledge as knowledge: Own = 0, Partial = 1, Whole = 2);
+record!(ReplicaState { blocks, epoch, knowledge });
+record!(Cut { replica, run, keep });
+record!(Residency { records, replicas, cuts, report_cuts });

@@ -9,6 +9,8 @@ use super::hasher::{MixState, TextState};
 use super::holders::Holders;
 use super::records::grown;
 
+use crate::record::codec::record;
+
 /// Number of a run; reused after the run is freed, told apart by the generation.
 pub type RunId = u32;
 
@@ -443,3 +445,7 @@ fn common_prefix(a: &[u64], b: &[u64]) -> usize {
     let whole = a.as_chunks::<CHUNK>().0.iter().zip(b.as_chunks::<CHUNK>().0).take_while(|(x, y)| equal(x, y)).count() * CHUNK;
     long + whole + a[whole..].iter().zip(&b[whole..]).take_while(|(x, y)| x == y).count()
 }
+
+record!(Cursor { run, offset, generation });
+record!(Run { parent, parent_offset, depth, slice, len, generation, root, sealed, alive, dropped, anchors, holders });
+record!(Tree { runs, first_free, free_runs, arena, children, roots, root_names, unnamed, blocks, side_bytes, first_generation });

@@ -7,6 +7,7 @@
 
 use crate::index::ends::Ends;
 use crate::index::{Cursor, RunId, Tree};
+use crate::record::codec::record;
 
 #[derive(Debug)]
 struct Node {
@@ -49,10 +50,10 @@ impl Claims {
         self.workload_union[replica as usize * self.workloads + workload as usize]
     }
 
-    /// Depth in blocks of the longest prefix of the path that is claimed on the replica by anybody.
-    pub(crate) fn covered_depth(&self, tree: &Tree, replica: u32, cursor: Cursor) -> u32 {
+    /// Depth in blocks of the longest prefix of the path that is claimed on the replica, by anybody or by one workload.
+    pub(crate) fn covered_depth(&self, tree: &Tree, replica: u32, cursor: Cursor, workload: Option<u32>) -> u32 {
         for (run, offset) in tree.path(cursor) {
-            let top = self.top(run, replica);
+            let top = workload.map_or_else(|| self.top(run, replica), |workload| self.own_top(run, replica, workload));
             if top > 0 {
                 return tree.depth_before(run) + top.min(offset);
             }
@@ -112,6 +113,13 @@ impl Claims {
         nodes[from..].iter().take_while(|node| node.replica == replica).map(|node| node.ends.max()).max().unwrap_or(0)
     }
 
+    /// The same of one workload.
+    fn own_top(&self, run: RunId, replica: u32, workload: u32) -> u32 {
+        let Some(nodes) = self.nodes.get(run as usize) else { return 0 };
+        let found = nodes.binary_search_by_key(&(replica, workload), |node| (node.replica, node.workload));
+        found.map_or(0, |at| nodes[at].ends.max())
+    }
+
     fn node_or_new(&mut self, run: RunId, replica: u32, workload: u32) -> &mut Node {
         if self.nodes.len() <= run as usize {
             self.nodes.resize_with(run as usize + 1, Vec::new);
@@ -127,3 +135,6 @@ impl Claims {
         &mut nodes[at]
     }
 }
+
+record!(Node { replica, workload, ends });
+record!(Claims { nodes, workloads, union, workload_union });

@@ -2,6 +2,7 @@
 
 use crate::admission::enforced::ReplicaLimits;
 use crate::prompt::mix64;
+use crate::record::codec::record;
 
 /// Output that is assumed where neither the caller nor the limits say more, tokens.
 const ASSUMED_OUTPUT_TOKENS: u64 = 512;
@@ -53,3 +54,5 @@ impl Ties {
         }
     }
 }
+
+record!(tuple Ties);

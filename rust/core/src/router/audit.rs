@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Router, placed};
+use super::pump::closeness;
+use super::{Closing, Router, placed};
 use crate::error::{Error, Result};
 use crate::index::{Cursor, RunId};
 use crate::ledger::{Sums, headroom};
@@ -22,6 +23,7 @@ impl Router {
             .and_then(|()| self.audit_ledger())
             .and_then(|()| self.audit_states())
             .and_then(|()| self.audit_counters())
+            .and_then(|()| self.audit_line())
             .map_err(|problem| Error::Internal { problem })
     }
 
@@ -48,7 +50,7 @@ impl Router {
             };
             let cell = &mut sums[home as usize * workloads + session.workload as usize];
             cell.headroom += headroom(self.grown_tokens(slot), session.growth_limit, self.block_tokens);
-            *(if session.running > 0 { &mut cell.running } else { &mut cell.idle }) += 1;
+            *(if session.running > 0 { &mut cell.running } else { &mut cell.idle }) += u64::from(!session.member);
             if let Some(claimed) = session.claimed {
                 cell.private += self.claimed_private(slot, claimed);
                 claim(home, session.workload, claimed);
@@ -67,6 +69,12 @@ impl Router {
             cell.output += placement.output_tokens.div_ceil(self.block_tokens);
             cell.turns += 1;
             claim(placement.replica, turn.workload, turn.cursor);
+        }
+        for workload in 0..workloads as u32 {
+            let total = (0..replicas as u32).map(|slot| self.ledger.workload_commit(slot, workload)).sum::<u64>();
+            if self.ledger.total(workload) != total {
+                return Err(format!("commit of workload {workload}: {} blocks kept, {total} on its replicas", self.ledger.total(workload)));
+            }
         }
         let size = |union: &Union| union.values().map(|&top| u64::from(top)).sum::<u64>();
         for replica in 0..replicas as u32 {
@@ -117,6 +125,9 @@ impl Router {
             if listed != session.is_idle() {
                 return Err(format!("session {:?}: the idle list is wrong", session.id));
             }
+            if session.owner.as_ref().is_some_and(|owner| !self.owners.get(owner).is_some_and(|owned| owned.contains(&slot))) {
+                return Err(format!("session {:?} is not listed with its owner", session.id));
+            }
             if self.quiet.contains(&(session.last_activity, slot)) != session.open.is_empty() {
                 return Err(format!("session {:?}: the quiet list is wrong", session.id));
             }
@@ -128,10 +139,26 @@ impl Router {
                 return Err(format!("session {:?}: trunk and tail do not make up {} known tokens", session.id, session.known_tokens));
             }
         }
+        let ends = |(slot, replica): (usize, &super::Replica)| {
+            let leases = &self.limits.replicas[slot].lease;
+            let idle = replica.idle.iter().zip(leases);
+            idle.flat_map(|(idle, &lease)| idle.iter().map(move |&(since, session)| (since.saturating_add(lease), session))).collect::<Vec<_>>()
+        };
+        let leases: BTreeSet<(u64, u32)> = self.replicas.iter().enumerate().flat_map(ends).filter(|end| end.0 > self.now).collect();
+        if leases != self.leases {
+            return Err(format!("{} leases run, {} are listed", leases.len(), self.leases.len()));
+        }
+        let listed = self.owners.values().map(BTreeSet::len).sum::<usize>();
+        if listed != self.sessions.iter().filter(|(_, session)| session.owner.is_some()).count() {
+            return Err(format!("owners: {listed} sessions listed, and not as many owned"));
+        }
         let line: BTreeSet<u32> = self.line.all().into_iter().collect();
         for (slot, turn) in self.turns.iter() {
             if !self.sessions[turn.session].open.contains(&slot) || self.turn_slots.get(&turn.id) != Some(&slot) {
                 return Err(format!("turn {:?} is not open in its session", turn.id));
+            }
+            if self.unconfirmed.iter().any(|&other| self.turns.get(other).is_none()) {
+                return Err("a turn that has ended is still to be confirmed".into());
             }
             let held = matches!(turn.state, TurnState::Held { .. });
             if line.contains(&slot) != held || self.silence.contains(&(turn.last_event, slot)) == held {
@@ -141,10 +168,20 @@ impl Router {
                 return Err(format!("turn {:?} runs where its session is not charged", turn.id));
             }
         }
+        for workload in 0..self.workloads.len() as u32 {
+            let waiting = line.iter().filter(|&&turn| self.turns[turn].workload == workload).map(|&turn| self.prompt_blocks(turn)).sum::<u64>();
+            if self.line.blocks(workload) != waiting {
+                return Err(format!("line of workload {workload}: {} blocks counted, {waiting} wait", self.line.blocks(workload)));
+            }
+        }
         if line.len() != self.line.len() {
             return Err("the line counts turns that are not there".into());
         }
         for (slot, replica) in self.replicas.iter().enumerate() {
+            let removed = replica.alive && replica.closing == Some(Closing::Remove);
+            if self.removing.contains(&(slot as u32)) != removed || (removed && self.ledger.replica(slot as u32).turns == 0) {
+                return Err(format!("{:?} should have gone, or should not go", replica.config.name));
+            }
             if replica.reserved_for.is_some_and(|turn| !line.contains(&turn)) {
                 return Err(format!("{:?} is reserved for nobody", replica.config.name));
             }
@@ -168,6 +205,31 @@ impl Router {
         }
         if self.sessions.len() == 0 && (self.ledger_total() > 0 || self.quiet.len() + self.silence.len() + self.deadlines.len() > 0) {
             return Err("everything has ended and something is left".into());
+        }
+        Ok(())
+    }
+
+    /// No turn that fits waits: those behind the lookahead excepted, which nobody has asked about yet.
+    fn audit_line(&self) -> std::result::Result<(), String> {
+        for workload in 0..self.workloads.len() as u32 {
+            for turn in self.line.head(workload, self.limits.lookahead) {
+                let TurnState::Held { tried, .. } = self.turns[turn].state else { continue };
+                let candidates = self.candidates(turn);
+                let closest = candidates.iter().map(|&replica| closeness(replica, &self.fit(turn, replica))).max();
+                let unheard = self.ledger.touched().iter().any(|slot| candidates.contains(slot));
+                if tried.pump != self.pumps || (tried.closest != closest && !unheard) {
+                    let id = &self.turns[turn].id;
+                    return Err(format!(
+                        "turn {id:?}, tried in pump {} of {}: {:?} kept as the closest, it is {closest:?}",
+                        tried.pump, self.pumps, tried.closest
+                    ));
+                }
+                for replica in candidates {
+                    if self.fit(turn, replica).blocked.is_none() {
+                        return Err(format!("turn {:?} waits and fits on {:?}", self.turns[turn].id, self.replicas[replica as usize].config.name));
+                    }
+                }
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Sessions and ledger in step: every change of what is charged goes through here.
 
 use super::{Router, placed};
+use crate::admission::enforced::Enforced;
 use crate::index::Cursor;
 use crate::ledger::headroom;
 use crate::sessions::{Placement, TurnState};
@@ -61,6 +62,11 @@ impl Router {
 
     /// Charges the session on a replica, with no turn placed there yet.
     pub(super) fn charge_session(&mut self, session: u32, home: u32) {
+        self.sessions[session].member = self.has_live_parent(session);
+        self.charge_again(session, home);
+    }
+
+    fn charge_again(&mut self, session: u32, home: u32) {
         let now = self.now;
         let state = &mut self.sessions[session];
         debug_assert!(state.home.is_none());
@@ -70,9 +76,9 @@ impl Router {
         state.weights_epoch = self.replicas[home as usize].weights_epoch;
         state.meter.added_blocks = 0;
         state.idle_since = now;
-        let workload = state.workload;
-        self.ledger.update(home, workload, |sums| sums.idle += 1);
-        self.replicas[home as usize].idle[workload as usize].insert((now, session));
+        let (workload, counted) = (state.workload, u64::from(!state.member));
+        self.ledger.update(home, workload, |sums| sums.idle += counted);
+        self.rest(session);
     }
 
     /// Takes every charge of the session away. Its placed turns must have been taken off before.
@@ -85,12 +91,51 @@ impl Router {
         let Some(home) = state.home.take() else { return };
         let headroom = std::mem::take(&mut state.headroom);
         state.meter.added_blocks = 0;
-        let (workload, idle_since) = (state.workload, state.idle_since);
+        let (workload, counted) = (state.workload, u64::from(!state.member));
         self.ledger.update(home, workload, |sums| {
-            sums.idle -= 1;
+            sums.idle -= counted;
             sums.headroom -= headroom;
         });
-        self.replicas[home as usize].idle[workload as usize].remove(&(idle_since, session));
+        self.stir(session, home);
+    }
+
+    /// Lists an idle session, and the end of its lease where that is still to come.
+    fn rest(&mut self, session: u32) {
+        let state = &self.sessions[session];
+        let (home, workload, since) = (state.home.expect("an idle session is charged"), state.workload, state.idle_since);
+        self.replicas[home as usize].idle[workload as usize].insert((since, session));
+        let end = since.saturating_add(self.limits.replicas[home as usize].lease[workload as usize]);
+        if end > self.now {
+            self.leases.insert((end, session));
+        }
+    }
+
+    /// Takes a session that is no longer idle on `home` off both lists.
+    fn stir(&mut self, session: u32, home: u32) {
+        let (workload, since) = (self.sessions[session].workload, self.sessions[session].idle_since);
+        self.replicas[home as usize].idle[workload as usize].remove(&(since, session));
+        let end = since.saturating_add(self.limits.replicas[home as usize].lease[workload as usize]);
+        self.leases.remove(&(end, session));
+    }
+
+    /// Lists the ends of leases anew where limits changed them.
+    pub(super) fn renew_leases(&mut self, before: &Enforced) {
+        for slot in self.live().collect::<Vec<_>>() {
+            let idle = std::mem::take(&mut self.replicas[slot as usize].idle);
+            for (workload, sessions) in idle.iter().enumerate() {
+                let (old, new) = (before.replicas[slot as usize].lease[workload], self.limits.replicas[slot as usize].lease[workload]);
+                if old == new {
+                    continue;
+                }
+                for &(since, session) in sessions {
+                    self.leases.remove(&(since.saturating_add(old), session));
+                    if since.saturating_add(new) > self.now {
+                        self.leases.insert((since.saturating_add(new), session));
+                    }
+                }
+            }
+            self.replicas[slot as usize].idle = idle;
+        }
     }
 
     /// Charges a turn on the session's home and marks its path as expected there.
@@ -123,12 +168,12 @@ impl Router {
         let state = &mut self.sessions[session];
         state.running += 1;
         if state.running == 1 {
-            let idle_since = state.idle_since;
+            let counted = u64::from(!state.member);
             self.ledger.update(home, workload, |sums| {
-                sums.idle -= 1;
-                sums.running += 1;
+                sums.idle -= counted;
+                sums.running += counted;
             });
-            self.replicas[home as usize].idle[workload as usize].remove(&(idle_since, session));
+            self.stir(session, home);
             // While one turn is open it stands for the whole session, so that a rewritten prompt frees the old path at once.
             self.unclaim_trunk(session);
         }
@@ -152,11 +197,12 @@ impl Router {
         state.running -= 1;
         if state.running == 0 {
             state.idle_since = now;
+            let counted = u64::from(!state.member);
             self.ledger.update(home, workload, |sums| {
-                sums.idle += 1;
-                sums.running -= 1;
+                sums.idle += counted;
+                sums.running -= counted;
             });
-            self.replicas[home as usize].idle[workload as usize].insert((now, session));
+            self.rest(session);
         }
     }
 
@@ -186,13 +232,12 @@ impl Router {
     pub(super) fn unpause(&mut self, session: u32, home: u32, idle_since: u64, claimed: Cursor) {
         let before = self.ledger.charge(home);
         let weights_epoch = self.sessions[session].weights_epoch;
-        self.charge_session(session, home);
+        self.charge_again(session, home);
         self.sessions[session].weights_epoch = weights_epoch;
         let workload = self.sessions[session].workload;
-        let idle = &mut self.replicas[home as usize].idle[workload as usize];
-        idle.remove(&(self.now, session));
-        idle.insert((idle_since, session));
+        self.stir(session, home);
         self.sessions[session].idle_since = idle_since;
+        self.rest(session);
         self.claim_history(session, claimed);
         self.sessions[session].meter.added_blocks = self.ledger.charge(home) - before;
         let limit = self.sessions[session].growth_limit;

@@ -3,6 +3,7 @@
 use super::types::{Completion, Decision, Effect, Outcome, Reason, Status};
 use super::{Router, placed};
 use crate::error::{Error, Result};
+use crate::estimate::FADE;
 use crate::sessions::{Ending, Placement, TurnState};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
@@ -32,17 +33,12 @@ impl Router {
         self.heard(slot);
         self.started(slot);
         let news = !placement.reported || output_tokens > placement.output_tokens;
-        let before = (self.ledger.charge(placement.replica), self.ledger.commit(placement.replica));
         if news {
             self.report_output(slot, output_tokens);
             self.enforce_residency(placement.replica);
             self.relieve(placement.replica);
         }
-        // Output that only grows makes room for nobody.
-        let grown = self.ledger.charge(placement.replica) >= before.0 && self.ledger.commit(placement.replica) >= before.1;
-        if !grown || self.timers_made_room || self.live().any(|replica| self.has_reclaimable(replica)) {
-            self.pump(None);
-        }
+        self.pump(None);
         Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
     }
 
@@ -110,7 +106,7 @@ impl Router {
 
     fn close_placed(&mut self, turn: u32, session: u32, ending: Ending, placement: &Placement, completion: &Completion<'_>) {
         let home = placement.replica;
-        let produced = completion.output.map_or(0, |ids| ids.len() as u64).max(completion.output_tokens.unwrap_or(0));
+        let produced = self.produced(turn, completion).unwrap_or(0);
         let keeps = match ending {
             Ending::Completed => true,
             Ending::Aborted => produced > 0 || placement.reported,
@@ -157,6 +153,8 @@ impl Router {
             } else {
                 0
             };
+            let now = self.now;
+            self.replicas[home as usize].decoded.add(now, output as f64);
             self.note_cached(turn, home, completion.cached_tokens);
             self.workloads[self.turns[turn].workload as usize].estimator.turn(output);
         }
@@ -173,9 +171,21 @@ impl Router {
         self.stats.surprises += u64::from(missing > 2 * self.block_tokens);
         let flushed = placed(&self.turns[turn]).is_some_and(|placement| placement.residency_epoch != Some(self.index.residency.epoch(home)));
         if verdict.reason == Reason::Continuation && !flushed {
-            let [turns, forecast, short] = &mut self.replicas[home as usize].shortfall;
-            (*turns, *forecast, *short) = (*turns + 1, *forecast + verdict.cached_tokens, *short + missing);
+            let forecast_tokens = verdict.cached_tokens;
+            let replica = &mut self.replicas[home as usize];
+            let [turns, forecast, short] = &mut replica.shortfall;
+            (*turns, *forecast, *short) = (*turns + 1, *forecast + forecast_tokens, *short + missing);
+            let [expected, found] = &mut replica.hits;
+            *expected = *expected * FADE + forecast_tokens as f64;
+            *found = *found * FADE + (forecast_tokens - missing) as f64;
         }
+    }
+
+    /// Tokens that the caller says were generated, if it says so; ids speak before counts.
+    fn produced(&self, turn: u32, completion: &Completion<'_>) -> Option<u64> {
+        let ids = completion.output.map(|ids| ids.len() as u64);
+        let grown = completion.grown.map(|grown| grown.tokens().saturating_sub(self.turns[turn].tail.len() as u64));
+        ids.or(grown).or(completion.output_tokens)
     }
 
     /// Makes prompt and output of a turn the session's history, unless a turn submitted later already did.
@@ -186,16 +196,14 @@ impl Router {
         let tail = state.tail.clone();
         let (mut end, mut end_tail) = (cursor, tail.clone());
         let mut history_tokens = prompt_tokens;
-        match completion.output {
-            Some(output) if known_tokens == prompt_tokens => {
-                (end, end_tail, known_tokens) = self.append(cursor, &tail, output);
-                history_tokens += output.len() as u64;
+        let reported = if placement.reported { placement.output_tokens } else { 0 };
+        history_tokens += self.produced(turn, completion).unwrap_or(reported).min(MAX_SEQUENCE_TOKENS);
+        match (completion.output, completion.grown) {
+            (Some(output), _) if known_tokens == prompt_tokens => (end, end_tail, known_tokens) = self.append(cursor, &tail, output),
+            (None, Some(grown)) if known_tokens == prompt_tokens => {
+                (end, end_tail, known_tokens) = self.index_path(cursor, grown.fingerprints(), grown.tail().to_vec());
             }
-            output => {
-                self.stats.counted_outputs += 1;
-                let reported = if placement.reported { placement.output_tokens } else { 0 };
-                history_tokens += output.map(|ids| ids.len() as u64).or(completion.output_tokens).unwrap_or(reported).min(MAX_SEQUENCE_TOKENS);
-            }
+            _ => self.stats.counted_outputs += 1,
         }
         self.index.tree.anchor(end);
         // The last token has no KV yet, and unknown tokens no place in the index.
@@ -220,6 +228,7 @@ impl Router {
     /// Removes a turn from the tables. It must be off the books.
     pub(super) fn forget_turn(&mut self, turn: u32) {
         let state = self.turns.remove(turn);
+        self.unconfirmed.remove(&turn);
         self.turn_slots.remove(&state.id);
         self.index.unanchor(state.cursor);
         let session = &mut self.sessions[state.session];
@@ -257,6 +266,7 @@ impl Router {
     }
 
     fn heard(&mut self, turn: u32) {
+        self.unconfirmed.remove(&turn);
         let state = &mut self.turns[turn];
         self.silence.remove(&(state.last_event, turn));
         state.last_event = self.now;

@@ -3,8 +3,7 @@
 use super::Router;
 use super::types::{Reason, Receipt};
 use crate::ledger::headroom;
-use crate::sessions::TurnState;
-use crate::units::{Nanos, UNBOUNDED_BLOCKS};
+use crate::units::UNBOUNDED_BLOCKS;
 
 /// The answer for one turn and one replica.
 #[derive(Debug, Clone, Copy)]
@@ -15,16 +14,21 @@ pub(super) struct Fit {
     pub(super) blocked: Option<Reason>,
     /// Value of the limit that binds, in its own unit; the ceiling when none does.
     pub(super) limit: f64,
-    /// Blocks, sessions and sessions of the workload that would have to go first.
+    /// What would have to go first.
     pub(super) short: Shortage,
 }
 
 /// What is missing for a turn to fit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shortage {
+    /// Blocks on the replica.
     pub(super) blocks: u64,
+    /// Sessions on the replica.
     pub(super) sessions: u64,
+    /// Sessions of the workload on the replica.
     pub(super) workload_sessions: u64,
+    /// Blocks of the workload, anywhere.
+    pub(super) workload_blocks: u64,
 }
 
 impl Router {
@@ -32,15 +36,21 @@ impl Router {
     pub(super) fn is_candidate(&self, turn: u32, replica: u32) -> bool {
         let state = &self.turns[turn];
         let listed = state.candidates.as_ref().is_none_or(|listed| listed.contains(&replica));
-        listed && self.replicas[replica as usize].alive && (state.avoid != Some(replica) || self.candidates(turn).contains(&replica))
+        listed && self.replicas[replica as usize].accepts() && (state.avoid != Some(replica) || self.candidates(turn).contains(&replica))
+    }
+
+    /// Whether the turn may go where other turns of its session run.
+    pub(super) fn may_join(&self, turn: u32, replica: u32) -> bool {
+        let state = &self.turns[turn];
+        self.sessions[state.session].running > 0 && state.candidates.as_ref().is_none_or(|listed| listed.contains(&replica))
     }
 
     /// Replicas that may serve the turn. The replica of an earlier attempt is left out while there is another.
     pub(super) fn candidates(&self, turn: u32) -> Vec<u32> {
         let turn = &self.turns[turn];
         let mut allowed: Vec<u32> = match &turn.candidates {
-            Some(listed) => listed.iter().copied().filter(|&slot| self.replicas[slot as usize].alive).collect(),
-            None => self.live().collect(),
+            Some(listed) => listed.iter().copied().filter(|&slot| self.replicas[slot as usize].accepts()).collect(),
+            None => self.accepting().collect(),
         };
         if allowed.len() > 1 {
             allowed.retain(|&slot| Some(slot) != turn.avoid);
@@ -54,14 +64,17 @@ impl Router {
         let (sums, workload) = (self.ledger.replica(replica), state.workload);
         let (charge, commit) = (self.ledger.charge(replica), self.ledger.commit(replica));
         let prompt = state.prompt_tokens.div_ceil(self.block_tokens);
-        let need = self.need(turn, replica);
+        let need = self.need(turn, self.ledger.unclaimed(&self.index.tree, replica, state.cursor));
         let workload_sessions = self.ledger.workload(replica, workload).sessions();
         let workload_cap = limits.workload_cap[workload as usize];
         let alone = charge == 0 && prompt <= limits.ceiling;
+        // Who waits for sub-agents must not keep them out: a member of a family counts in no cap of sessions.
+        let counted = u64::from(!self.is_member(state.session));
         let short = Shortage {
             blocks: if alone { 0 } else { (commit + need).saturating_sub(limits.ceiling) },
-            sessions: (sums.sessions() + 1).saturating_sub(limits.session_cap),
-            workload_sessions: (workload_sessions + 1).saturating_sub(workload_cap),
+            sessions: (sums.sessions() + counted).saturating_sub(limits.session_cap) * counted,
+            workload_sessions: (workload_sessions + counted).saturating_sub(workload_cap) * counted,
+            workload_blocks: self.above_limit(turn, replica),
         };
         let cap = |cap: u64| if cap == u64::MAX { f64::INFINITY } else { cap as f64 };
         let (blocked, limit) = if charge > limits.overflow {
@@ -74,6 +87,8 @@ impl Router {
             (Some(Reason::SessionCap), cap(limits.session_cap))
         } else if short.workload_sessions > 0 {
             (Some(Reason::WorkloadCap), cap(workload_cap))
+        } else if short.workload_blocks > 0 {
+            (Some(Reason::Limit), self.tokens(self.limits.workloads[workload as usize].limit))
         } else if short.blocks > 0 {
             (Some(Reason::Ceiling), self.tokens(limits.ceiling))
         } else {
@@ -83,76 +98,30 @@ impl Router {
     }
 
     /// Blocks that placing the turn adds to the commit: what of its prompt is not claimed there, its output, its headroom.
-    pub(super) fn need(&self, turn: u32, replica: u32) -> u64 {
+    fn need(&self, turn: u32, unclaimed: u64) -> u64 {
         let state = &self.turns[turn];
         let limits = &self.limits.workloads[state.workload as usize];
         let output = state.max_new_tokens.map_or(limits.output_tokens, |max| max.min(limits.output_tokens));
         let session = &self.sessions[state.session];
         let grown = if session.admitted.is_some() { state.prompt_tokens.saturating_sub(session.base_tokens) } else { 0 };
-        self.ledger.unclaimed(&self.index.tree, replica, state.cursor)
-            + self.turn_private(turn)
-            + output.div_ceil(self.block_tokens)
-            + headroom(grown + output, limits.growth_tokens, self.block_tokens)
+        unclaimed + self.turn_private(turn) + output.div_ceil(self.block_tokens) + headroom(grown + output, limits.growth_tokens, self.block_tokens)
+    }
+
+    /// Blocks by which the turn would lift its workload above its limit. What others share with the workload is its own in full, so
+    /// that nothing they do changes the answer. A workload that holds nothing may start with a prompt within the limit.
+    fn above_limit(&self, turn: u32, replica: u32) -> u64 {
+        let state = &self.turns[turn];
+        let (limit, committed) = (self.limits.workloads[state.workload as usize].limit, self.ledger.total(state.workload));
+        if limit == UNBOUNDED_BLOCKS || (committed == 0 && self.prompt_blocks(turn) <= limit) {
+            return 0;
+        }
+        let unclaimed = self.ledger.unclaimed_by(&self.index.tree, replica, state.workload, state.cursor);
+        (committed + self.need(turn, unclaimed)).saturating_sub(limit)
     }
 
     /// Tokens of a number of blocks, for receipts.
     pub(super) fn tokens(&self, blocks: u64) -> f64 {
         if blocks >= UNBOUNDED_BLOCKS { f64::INFINITY } else { (blocks * self.block_tokens) as f64 }
-    }
-
-    /// Idle sessions of the replica whose lease is over, longest idle first, with the blocks that each would free at most.
-    pub(super) fn reclaimable(&self, replica: u32) -> Vec<(Nanos, u32, u64)> {
-        let mut all = Vec::new();
-        for (workload, idle) in self.replicas[replica as usize].idle.iter().enumerate() {
-            let lease = self.limits.replicas[replica as usize].lease[workload];
-            for &(since, session) in idle.iter().take_while(|(since, _)| since.saturating_add(lease) <= self.now) {
-                let state = &self.sessions[session];
-                let blocks = self.claimed_blocks(session) + state.headroom;
-                all.push((since, session, blocks));
-            }
-        }
-        all.sort_unstable();
-        all
-    }
-
-    /// Whether [`Self::reclaimable`] has anybody.
-    pub(super) fn has_reclaimable(&self, replica: u32) -> bool {
-        let (state, limits) = (&self.replicas[replica as usize], &self.limits.replicas[replica as usize]);
-        state.idle.iter().zip(&limits.lease).any(|(idle, &lease)| idle.first().is_some_and(|(since, _)| since.saturating_add(lease) <= self.now))
-    }
-
-    /// Pauses just enough idle sessions for the turn to fit, or none at all.
-    pub(super) fn reclaim_for(&mut self, turn: u32, replica: u32) -> bool {
-        let workload = self.turns[turn].workload;
-        let mut victims = self.reclaimable(replica);
-        // While the workload's own cap binds, only its own sessions help.
-        let mut paused = Vec::new();
-        loop {
-            let fit = self.fit(turn, replica);
-            if fit.blocked.is_none() {
-                return true;
-            }
-            let own = fit.short.workload_sessions > 0;
-            let next = victims.iter().position(|victim| !own || self.sessions[victim.1].workload == workload);
-            let Some(next) = next.filter(|_| matches!(fit.blocked, Some(Reason::SessionCap | Reason::WorkloadCap | Reason::Ceiling))) else { break };
-            let (since, session, _) = victims.remove(next);
-            let claimed = self.sessions[session].claimed.expect("an idle session claims its history");
-            self.pause(session);
-            paused.push((since, session, claimed));
-        }
-        for (since, session, claimed) in paused.into_iter().rev() {
-            self.unpause(session, replica, since, claimed);
-        }
-        false
-    }
-
-    /// Above the overflow, idle sessions go whatever their lease, longest idle first. What runs is never cut.
-    pub(super) fn relieve(&mut self, replica: u32) {
-        while self.ledger.charge(replica) > self.limits.replicas[replica as usize].overflow {
-            let longest = self.replicas[replica as usize].idle.iter().filter_map(|idle| idle.first().copied()).min();
-            let Some((_, session)) = longest else { return };
-            self.pause(session);
-        }
     }
 
     /// The numbers of a decision about a turn and a replica.
@@ -172,14 +141,6 @@ impl Router {
             cost_s: f64::NAN,
             runner_up_cost_s: f64::NAN,
             limits_step: self.limits.step,
-        }
-    }
-
-    /// Blocks that were admitted past a held turn.
-    pub(super) fn bypassed(&mut self, turn: u32) -> Option<&mut u64> {
-        match &mut self.turns[turn].state {
-            TurnState::Held { bypassed, .. } => Some(bypassed),
-            TurnState::Placed(_) => None,
         }
     }
 }

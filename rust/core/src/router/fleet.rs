@@ -1,9 +1,10 @@
 //! Replicas come, go and get new weights.
 
 use super::types::{Effect, Outcome, Reason, ReplicaConfig, Status, WeightsMode};
-use super::{Router, placed};
+use super::{Closing, Router, placed};
 use crate::error::{Error, Result};
 use crate::sessions::{Ending, TurnState};
+use crate::units::capacity_blocks;
 
 impl Router {
     /// Adds a replica. The same configuration again changes nothing.
@@ -30,6 +31,89 @@ impl Router {
         Ok(Outcome { seq, effect: if known.is_none() { Effect::Done } else { Effect::Duplicate } })
     }
 
+    /// Gives a replica a new configuration, and opens it again when it was being drained. What is charged there stays; idle sessions
+    /// above a smaller capacity are paused. The same configuration again, while it is open, changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReplica`]; [`Error::InvalidArgument`] for a value out of range.
+    pub fn set_replica(&mut self, now: u64, replica: ReplicaConfig) -> Result<Outcome> {
+        replica.check()?;
+        let slot = self.replica_slot(&replica.name)?;
+        let seq = self.begin(now);
+        let state = &mut self.replicas[slot as usize];
+        let news = state.config != replica || state.closing.is_some();
+        if news {
+            state.closing = None;
+            state.config = replica;
+            self.removing.retain(|&other| other != slot);
+            self.resize(slot);
+            self.scale_guarantees();
+            self.policy_due = true;
+        }
+        self.pump(None);
+        Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
+    }
+
+    /// Brings blocks, limits and residency of a replica up to its configuration.
+    pub(super) fn resize(&mut self, slot: u32) {
+        let state = &mut self.replicas[slot as usize];
+        let blocks = capacity_blocks(state.config.kv_tokens, self.hasher.block_tokens());
+        if std::mem::replace(&mut state.blocks, blocks) != blocks {
+            self.limits.resize_replica(slot, blocks);
+            self.scale_guarantees();
+            self.enforce_residency(slot);
+            self.relieve(slot);
+            self.policy_due = true;
+        }
+    }
+
+    /// Lets a replica run dry: it admits nobody, its running turns go on, and its idle sessions move with their next turn.
+    /// [`Self::set_replica`] opens it again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReplica`].
+    pub fn drain_replica(&mut self, now: u64, name: &str) -> Result<Outcome> {
+        self.close_replica(now, name, Closing::Drain)
+    }
+
+    /// Drains a replica and lets it go once nothing runs there; at once when nothing does.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReplica`].
+    pub fn remove_replica(&mut self, now: u64, name: &str) -> Result<Outcome> {
+        self.close_replica(now, name, Closing::Remove)
+    }
+
+    fn close_replica(&mut self, now: u64, name: &str, closing: Closing) -> Result<Outcome> {
+        let slot = self.replica_slot(name)?;
+        let seq = self.begin(now);
+        let state = &mut self.replicas[slot as usize];
+        // Who removes a replica that is being drained means more; who drains one that is being removed, nothing new.
+        let news = state.closing.is_none() || (closing == Closing::Remove && state.closing == Some(Closing::Drain));
+        if news {
+            state.closing = Some(closing);
+            state.reserved_for = None;
+            if closing == Closing::Remove {
+                self.removing.push(slot);
+            }
+            self.scale_guarantees();
+            self.policy_due = true;
+        }
+        self.pump(None);
+        Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
+    }
+
+    /// Lets go of the replicas that were to be removed and have run dry.
+    pub(super) fn retire_drained(&mut self) {
+        for slot in std::mem::take(&mut self.removing) {
+            if self.ledger.replica(slot).turns == 0 {
+                self.retire(slot);
+            } else {
+                self.removing.push(slot);
+            }
+        }
+    }
+
     /// Removes a replica that is gone. Its turns leave by the outbox as lost, in submit order; its sessions are paused and keep their place.
     ///
     /// # Errors
@@ -47,6 +131,13 @@ impl Router {
         for (_, turn) in running {
             self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::ReplicaLost);
         }
+        self.retire(slot);
+        self.pump(None);
+        Ok(Outcome { seq, effect: Effect::Done })
+    }
+
+    /// Takes a replica on which nothing runs out of the fleet. Its sessions are paused and keep their place.
+    fn retire(&mut self, slot: u32) {
         let charged: Vec<u32> = self.sessions.iter().filter(|(_, state)| state.home == Some(slot)).map(|(session, _)| session).collect();
         for session in charged {
             self.uncharge_session(session);
@@ -56,11 +147,12 @@ impl Router {
         let replica = &mut self.replicas[slot as usize];
         replica.alive = false;
         replica.reserved_for = None;
-        self.replica_slots.remove(name);
+        self.replica_slots.remove(&replica.config.name);
+        self.removing.retain(|&other| other != slot);
+        self.all_changed = true;
         self.forget_slot(slot);
+        self.scale_guarantees();
         self.policy_due = true;
-        self.pump(None);
-        Ok(Outcome { seq, effect: Effect::Done })
     }
 
     /// Slots are reused: no open turn may go on referring to this one. A held turn that may go nowhere else leaves as lost.
@@ -70,6 +162,7 @@ impl Router {
         for turn in open {
             let state = &mut self.turns[turn];
             state.avoid = state.avoid.filter(other);
+            state.bias.retain(|bias| other(&bias.0));
             state.verdict.replica = state.verdict.replica.filter(other);
             state.verdict.alternatives = state.verdict.alternatives.map(|alternative| alternative.filter(other));
             if let Some(listed) = &mut state.candidates {

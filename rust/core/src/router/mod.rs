@@ -7,13 +7,21 @@
 mod audit;
 mod book;
 mod checks;
+mod choose;
+mod families;
 mod feeds;
 mod finish;
 mod fit;
 mod fleet;
+mod limits;
+mod observe;
+mod owners;
 mod paths;
 mod pump;
+mod questions;
+mod reclaim;
 mod sessions;
+mod stats;
 mod submit;
 mod timers;
 mod trunks;
@@ -23,16 +31,16 @@ mod view;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::admission::enforced::{self, Enforced};
+use crate::admission::enforced::Enforced;
 use crate::admission::line::Line;
-use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::estimate::{Estimator, Rate};
 use crate::index::hasher::TextState;
-use crate::index::{Depths, FeedStats, Index, Knowledge, Match};
+use crate::index::{Depths, Index, Knowledge, Match};
 use crate::ledger::Ledger;
 use crate::placement::{Load, Ties};
-use crate::prompt::{BlockHasher, Prompt};
+use crate::prompt::BlockHasher;
+use crate::record::codec::record;
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
 use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
 use trunks::ClaimEnds;
@@ -46,6 +54,8 @@ const UNKNOWN_CAPACITY_BLOCKS: u64 = 1 << 18;
 struct Replica {
     config: ReplicaConfig,
     alive: bool,
+    /// It admits nobody any more.
+    closing: Option<Closing>,
     /// Capacity in blocks, [`crate::units::UNBOUNDED_BLOCKS`] when unknown.
     blocks: u64,
     weight_version: i64,
@@ -59,9 +69,30 @@ struct Replica {
     shortfall: [u64; 3],
     /// Blocks that idle sessions lost to the engine's eviction since limits were applied last.
     lost_blocks: u64,
+    observed: observe::Observed,
+    /// Faded sums over reporting continuations: tokens forecast, and those of them that were found.
+    hits: [f64; 2],
+    /// Output tokens of turns that completed, and tokens of KV whose sessions ended.
+    decoded: Rate,
+    dead: Rate,
     /// The blocked turn it drains for.
     reserved_for: Option<u32>,
     idle: Vec<BTreeSet<(Nanos, u32)>>,
+}
+
+/// Why a replica admits nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// It is being drained.
+    Drain,
+    /// It goes once nothing runs there.
+    Remove,
+}
+
+impl Replica {
+    fn accepts(&self) -> bool {
+        self.alive && self.closing.is_none()
+    }
 }
 
 /// A workload and its counters.
@@ -115,6 +146,8 @@ pub struct Router {
     workloads: Vec<Workload>,
     sessions: Slab<Session>,
     session_slots: HashMap<Arc<str>, u32, TextState>,
+    /// Sessions by who answers for them.
+    owners: HashMap<Arc<str>, BTreeSet<u32>, TextState>,
     turns: Slab<Turn>,
     turn_slots: HashMap<Arc<str>, u32, TextState>,
     closed: ClosedTurns,
@@ -131,14 +164,25 @@ pub struct Router {
     next_control: Option<Nanos>,
     policy_due: bool,
     deadlines: BTreeSet<(Nanos, u32)>,
+    /// Replicas that go once nothing runs there.
+    removing: Vec<u32>,
+    /// Turns that were open when the router was restored, and that no event has named since; until when they are kept.
+    unconfirmed: BTreeSet<u32>,
+    reattach_until: Option<Nanos>,
     /// Placed turns by their last event.
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
     quiet: BTreeSet<(Nanos, u32)>,
+    /// Pumps so far.
+    pumps: u64,
+    /// Something changed that concerns every replica.
+    all_changed: bool,
+    /// Replicas that were reserved since the last pump began.
+    just_reserved: Vec<u32>,
+    /// When the leases of idle sessions end, as far as they have not.
+    leases: BTreeSet<(Nanos, u32)>,
     /// Some session without a charge may have a known history that can be let go when the index is full.
     paused_paths: bool,
-    /// A timer ended a turn or a session, and the line was not scanned since.
-    timers_made_room: bool,
     /// Scratch for index answers, by replica slot.
     depths: Depths,
     best: Vec<Match>,
@@ -192,6 +236,7 @@ impl Router {
             workloads: workloads.into_iter().map(Workload::new).collect(),
             sessions: Slab::default(),
             session_slots: HashMap::with_hasher(TextState(key_seed)),
+            owners: HashMap::with_hasher(TextState(key_seed)),
             turns: Slab::default(),
             turn_slots: HashMap::with_hasher(TextState(key_seed)),
             closed: ClosedTurns::new(key_seed),
@@ -206,10 +251,16 @@ impl Router {
             next_control: None,
             policy_due: true,
             deadlines: BTreeSet::new(),
+            removing: Vec::new(),
+            unconfirmed: BTreeSet::new(),
+            reattach_until: None,
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
+            pumps: 0,
+            all_changed: true,
+            just_reserved: Vec::new(),
+            leases: BTreeSet::new(),
             paused_paths: false,
-            timers_made_room: false,
             depths: Depths::default(),
             best: Vec::new(),
         };
@@ -222,95 +273,6 @@ impl Router {
         Ok(router)
     }
 
-    /// The hasher of this router's prompts. Clone it to hash outside a lock.
-    #[must_use]
-    pub fn hasher(&self) -> &BlockHasher {
-        &self.hasher
-    }
-
-    /// Names of the replicas, in row order.
-    #[must_use]
-    pub fn replicas(&self) -> Vec<Arc<str>> {
-        self.live().map(|slot| self.replicas[slot as usize].config.name.clone()).collect()
-    }
-
-    /// Names of the workloads, in row order.
-    #[must_use]
-    pub fn workloads(&self) -> Vec<Arc<str>> {
-        self.workloads.iter().map(|workload| workload.config.name.clone()).collect()
-    }
-
-    /// Which replicas hold a prefix of the prompt, with the tokens of it that a turn would find cached; best first.
-    #[must_use]
-    pub fn peek(&self, namespace: &str, prompt: &Prompt) -> Vec<(Arc<str>, u64)> {
-        let Some(root) = self.index.tree.existing_root(&self.root_name(namespace)) else { return Vec::new() };
-        let (cursor, _) = self.index.tree.locate(root, prompt.fingerprints());
-        self.holders(cursor, prompt.tokens())
-    }
-
-    /// Which replicas hold a prefix of the session's history; best first.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSession`].
-    pub fn peek_session(&self, session: &str) -> Result<Vec<(Arc<str>, u64)>> {
-        let slot = self.session_slots.get(session).ok_or_else(|| Error::UnknownSession { session: session.into() })?;
-        let session = &self.sessions[*slot];
-        // The next turn is at least one token longer than the history, so every full block of it may hit.
-        Ok(self.holders(session.trunk, session.history_tokens + 1))
-    }
-
-    fn holders(&self, cursor: crate::index::Cursor, prompt_tokens: u64) -> Vec<(Arc<str>, u64)> {
-        let mut depths = Depths::default();
-        self.index.residency.matches(&self.index.tree, cursor, &mut depths);
-        let mut holders: Vec<(Arc<str>, u64)> = self
-            .live()
-            .map(|slot| (self.replicas[slot as usize].config.name.clone(), self.cached_tokens(slot, depths.blocks[slot as usize], prompt_tokens)))
-            .filter(|holder| holder.1 > 0)
-            .collect();
-        holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        holders
-    }
-
-    /// Tokens that hit when `depth` blocks are resident: whole blocks of the engine, and the last prompt token is always computed.
-    fn cached_tokens(&self, replica: u32, depth: u32, prompt_tokens: u64) -> u64 {
-        let engine_block = self.engine_block(replica);
-        (u64::from(depth) * self.block_tokens).min(prompt_tokens.saturating_sub(1)) / engine_block * engine_block
-    }
-
-    /// Tokens per KV block of the replica's engine.
-    fn engine_block(&self, replica: u32) -> u64 {
-        self.replicas[replica as usize].config.block_tokens.map_or(self.block_tokens, u64::from)
-    }
-
-    /// Applies limits computed from the view of `step`.
-    ///
-    /// # Errors
-    /// [`Error::Policy`] when a value cannot be enforced and [`Error::InvalidArgument`] when newer limits are in force; the old ones stay.
-    pub fn set_limits(&mut self, now: Nanos, limits: &Limits, step: i64) -> Result<Outcome> {
-        if step < self.limits.step || step < 0 {
-            let accepted = "the step of a view at least as new as the limits in force";
-            return Err(Error::InvalidArgument { argument: "step", value: step.to_string(), accepted });
-        }
-        let rows: Vec<enforced::Row> = self
-            .live()
-            .map(|slot| enforced::Row { slot, name: self.replicas[slot as usize].config.name.clone(), blocks: self.replicas[slot as usize].blocks })
-            .collect();
-        let compiled = enforced::compile(limits, step, &rows, &self.workloads(), self.hasher.block_tokens(), self.replicas.len())?;
-        let seq = self.begin(now);
-        self.limits = compiled;
-        self.applied_at = self.now;
-        for replica in &mut self.replicas {
-            replica.lost_blocks = 0;
-        }
-        self.policy_due = false;
-        self.next_control = self.control_period.map(|period| self.now.saturating_add(period));
-        for slot in self.live().collect::<Vec<_>>() {
-            self.relieve(slot);
-        }
-        self.pump(None);
-        Ok(Outcome { seq, effect: Effect::Done })
-    }
-
     /// Runs the timers that are due.
     pub fn tick(&mut self, now: Nanos) -> Outcome {
         let seq = self.begin(now);
@@ -321,44 +283,6 @@ impl Router {
     /// Takes the next decision out of the outbox.
     pub fn drain(&mut self) -> Option<Decision> {
         self.outbox.pop_front()
-    }
-
-    /// Whether a control step is due.
-    #[must_use]
-    pub fn policy_due(&self) -> bool {
-        self.policy_due
-    }
-
-    /// Tokens charged on all replicas.
-    #[must_use]
-    pub fn charge_tokens(&self) -> u64 {
-        self.live().map(|slot| self.ledger.charge(slot) * self.block_tokens).sum()
-    }
-
-    /// Pauses, moves and forced placements since the start, by workload in row order.
-    #[must_use]
-    pub fn interventions(&self) -> Vec<[i64; 3]> {
-        self.workloads.iter().map(|workload| [workload.pauses, workload.moves, workload.forced]).collect()
-    }
-
-    /// Counters of the engines' cache events since the start.
-    #[must_use]
-    pub fn feed_stats(&self) -> FeedStats {
-        self.index.feed_stats()
-    }
-
-    /// Counters since the start, and sizes now.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats {
-            open_turns: self.turns.len() as u64,
-            held_turns: self.line.len() as u64,
-            live_sessions: self.sessions.len() as u64,
-            index_runs: self.index.tree.run_count(),
-            index_blocks: self.index.tree.blocks(),
-            index_bytes: self.index.bytes(),
-            ..self.stats
-        }
     }
 
     /// Starts an event: moves the clock, never backwards, and runs what is due.
@@ -374,6 +298,11 @@ impl Router {
 
     fn live(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.replicas.len() as u32).filter(|&slot| self.replicas[slot as usize].alive)
+    }
+
+    /// Replicas that admit sessions.
+    fn accepting(&self) -> impl Iterator<Item = u32> + '_ {
+        self.live().filter(|&slot| self.replicas[slot as usize].accepts())
     }
 
     fn root_name(&self, namespace: &str) -> Arc<str> {
@@ -430,6 +359,7 @@ impl Router {
         let replica = Replica {
             config,
             alive: true,
+            closing: None,
             blocks,
             weight_version: -1,
             weights_epoch,
@@ -437,6 +367,10 @@ impl Router {
             prefilling: 0,
             shortfall: [0; 3],
             lost_blocks: 0,
+            observed: observe::Observed::default(),
+            hits: [0.0; 2],
+            decoded: Rate::default(),
+            dead: Rate::default(),
             reserved_for: None,
             idle: vec![BTreeSet::new(); self.workloads.len()],
         };
@@ -448,6 +382,8 @@ impl Router {
         self.index.residency.add_replica(slot);
         self.ledger.add_replica(slot);
         self.limits.add_replica(slot, blocks, &others, self.workloads.len());
+        self.all_changed = true;
+        self.scale_guarantees();
         true
     }
 }
@@ -476,3 +412,71 @@ fn placed(turn: &Turn) -> Option<&crate::sessions::Placement> {
         TurnState::Held { .. } => None,
     }
 }
+
+record!(Replica {
+    config,
+    alive,
+    closing,
+    blocks,
+    weight_version,
+    weights_epoch,
+    prefill_until,
+    prefilling,
+    shortfall,
+    lost_blocks,
+    observed,
+    hits,
+    decoded,
+    dead,
+    reserved_for,
+    idle
+});
+record!(Closing as closing: Drain = 0, Remove = 1);
+record!(Workload { config, estimator, arrivals, finishes, finished, pauses, moves, forced });
+record!(Router {
+    hasher,
+    block_tokens,
+    max_held,
+    control_period,
+    turn_ttl,
+    session_ttl,
+    now,
+    seq,
+    admissions,
+    salt,
+    generated,
+    index,
+    ledger,
+    replicas,
+    replica_slots,
+    workloads,
+    sessions,
+    session_slots,
+    owners,
+    turns,
+    turn_slots,
+    closed,
+    claim_ends,
+    limits,
+    applied_at,
+    view_step,
+    line,
+    ties,
+    outbox,
+    stats,
+    next_control,
+    policy_due,
+    deadlines,
+    removing,
+    unconfirmed,
+    reattach_until,
+    silence,
+    quiet,
+    pumps,
+    all_changed,
+    just_reserved,
+    leases,
+    paused_paths,
+    depths,
+    best
+});

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::Router;
 use super::types::{Submit, TurnInput};
 use crate::index::Cursor;
-use crate::prompt::Prompt;
 
 /// Why a prompt does not continue its session's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +51,7 @@ impl Router {
                 let rewrite = rewrite_of(self, cursor, prompt.tokens());
                 Path { root, cursor, tail, prompt_tokens: prompt.tokens(), known_tokens, rewrite }
             }
-            TurnInput::Append { tokens, .. } => {
+            TurnInput::Append { .. } | TurnInput::Grown { .. } => {
                 // New weights may have changed the root since: the known history moves over with its fingerprints.
                 let old_tail = state.tail.clone();
                 let (base, _, moved_tokens) = if same_root {
@@ -62,10 +61,18 @@ impl Router {
                     let start = self.index.tree.root(&root);
                     self.index_path(start, &fingerprints, old_tail.clone())
                 };
-                let prompt_tokens = history + tokens.len() as u64;
-                let (cursor, tail, known_tokens) =
-                    if moved_tokens == history { self.append(base, &old_tail, tokens) } else { (base, Vec::new(), moved_tokens) };
-                Path { root, cursor, tail, prompt_tokens, known_tokens, rewrite: None }
+                let new_tokens = match submit.input {
+                    TurnInput::Grown { suffix, .. } => suffix.tokens() - old_tail.len() as u64,
+                    TurnInput::Append { tokens, .. } => tokens.len() as u64,
+                    _ => 0,
+                };
+                let (cursor, tail, known_tokens) = match submit.input {
+                    _ if moved_tokens != history => (base, Vec::new(), moved_tokens),
+                    TurnInput::Grown { suffix, .. } => self.index_path(base, suffix.fingerprints(), suffix.tail().to_vec()),
+                    TurnInput::Append { tokens, .. } => self.append(base, &old_tail, tokens),
+                    _ => (base, old_tail, history),
+                };
+                Path { root, cursor, tail, prompt_tokens: history + new_tokens, known_tokens, rewrite: None }
             }
             TurnInput::Count { prompt_tokens } => {
                 let keeps = history > 0 && same_root && prompt_tokens >= history;
@@ -87,8 +94,7 @@ impl Router {
 
     /// Adds tokens after a path and its tail; answers as [`Self::index_path`].
     pub(super) fn append(&mut self, base: Cursor, tail: &[u32], tokens: &[u32]) -> (Cursor, Vec<u32>, u64) {
-        let mut suffix = Prompt::from_parts(self.hasher.block_tokens(), Vec::new(), tail.to_vec()).expect("a tail is shorter than a block");
-        suffix.extend(&self.hasher, tokens);
+        let suffix = self.hasher.continued(tail, tokens);
         let tail = suffix.tail().to_vec();
         self.index_path(base, suffix.fingerprints(), tail)
     }
@@ -96,7 +102,7 @@ impl Router {
     /// Puts a path into the index; answers its end, the tail behind it, and how many tokens up to there are known. Where the
     /// index has no room, even after the paths of paused sessions were let go, the end comes early, without a tail: what
     /// follows is charged by count.
-    fn index_path(&mut self, from: Cursor, fingerprints: &[u64], tail: Vec<u32>) -> (Cursor, Vec<u32>, u64) {
+    pub(super) fn index_path(&mut self, from: Cursor, fingerprints: &[u64], tail: Vec<u32>) -> (Cursor, Vec<u32>, u64) {
         let depth = self.index.tree.depth(from) + fingerprints.len() as u32;
         let mut end = self.index.insert(from, fingerprints);
         if self.index.tree.depth(end) < depth {

@@ -2,9 +2,11 @@
 
 use super::Router;
 use super::fit::Fit;
-use super::types::{Reason, Status};
+use super::reclaim::{Claimant, reclaimable};
+use super::types::{Effect, Outcome, Reason, Status};
 use crate::placement::{cost, expected_output};
-use crate::sessions::{TurnState, Verdict};
+use crate::sessions::{Closest, Tried, TurnState, Verdict};
+use crate::units::UNBOUNDED_BLOCKS;
 
 /// Outcome of trying one held turn.
 enum Attempt {
@@ -24,26 +26,42 @@ struct Choice {
 
 impl Router {
     /// Places what fits. Decisions leave by the outbox, except that about `submitting`, which its submit answers.
+    ///
+    /// A turn that was tried in the pump before is tried on the replicas that changed since: on the others nothing is new to it. So
+    /// an event costs what it touched, not the size of the fleet.
     pub(super) fn pump(&mut self, submitting: Option<u32>) {
-        self.timers_made_room = false;
+        // A submit has looked up its replicas already: they stay until it has been answered.
+        if submitting.is_none() {
+            self.retire_drained();
+        }
+        self.pumps += 1;
         while self.line.len() > 0 && self.scan(submitting) {}
+        self.ledger.forget_touched();
+        self.all_changed = false;
+        // Those that were tried before a replica was reserved in the last scan have yet to hear of it.
+        for slot in std::mem::take(&mut self.just_reserved) {
+            self.ledger.touch(slot);
+        }
     }
 
-    /// One scan in order; `true` after a placement, because that changes the order.
+    /// Tries every held turn on every replica, whatever changed: for tests and for doubts. Nothing comes of it.
+    pub fn rescan(&mut self, now: u64) -> Outcome {
+        let seq = self.begin(now);
+        self.all_changed = true;
+        self.pump(None);
+        Outcome { seq, effect: Effect::Done }
+    }
+
+    /// One scan in order; `true` after a placement, because that changes the order, and after the end of a reservation, because it
+    /// may have kept out those that were tried before.
     fn scan(&mut self, submitting: Option<u32>) -> bool {
+        let mut unreserved = false;
         // By workload scanned so far: the oldest turn that was passed over for room. It owns the workload's credit.
         let mut skipped: Vec<u32> = Vec::new();
-        for workload in self.line.order() {
+        for workload in self.scan_order() {
             let head: Vec<u32> = self.line.head(workload, self.limits.lookahead).collect();
             let (mut oldest, mut capped): (Option<u32>, bool) = (None, true);
-            let closed = self.closed_by_caps(workload);
             for turn in head {
-                if let Some(reason) = closed.filter(|_| submitting != Some(turn) && self.was_tried_anywhere(turn)) {
-                    // It would meet the same again; its numbers stay those of when it was tried last.
-                    self.turns[turn].verdict.reason = reason;
-                    capped &= reason == Reason::WorkloadCap;
-                    continue;
-                }
                 match self.try_place(turn, submitting) {
                     Attempt::Placed(need) => {
                         for other in skipped.into_iter().chain(oldest) {
@@ -52,9 +70,9 @@ impl Router {
                         return true;
                     }
                     Attempt::Blocked(reason) => {
-                        capped &= reason == Reason::WorkloadCap;
+                        capped &= matches!(reason, Reason::WorkloadCap | Reason::Limit);
                         if !matches!(reason, Reason::Ceiling | Reason::Overcommitted) {
-                            self.unreserve(turn);
+                            unreserved |= self.unreserve(turn);
                         } else if oldest.is_none_or(|other| self.turns[turn].seq < self.turns[other].seq) {
                             oldest = Some(turn);
                         }
@@ -69,70 +87,71 @@ impl Router {
                 self.line.stopped(workload);
             }
         }
-        false
+        unreserved
     }
 
-    /// The cap that stops every turn of a workload on every replica, whatever it needs, while no idle session can be reclaimed:
-    /// trying the turns one by one would find the same. `None` when a turn's own need decides somewhere.
-    fn closed_by_caps(&self, workload: u32) -> Option<Reason> {
-        let mut reason: Option<Reason> = None;
-        for replica in self.live() {
-            let limits = &self.limits.replicas[replica as usize];
-            let sums = self.ledger.replica(replica);
-            if self.has_reclaimable(replica) || self.ledger.charge(replica) > limits.overflow || self.replicas[replica as usize].reserved_for.is_some() {
-                return None;
-            }
-            let binding = if sums.turns >= limits.turn_cap {
-                Reason::TurnCap
-            } else if sums.sessions() >= limits.session_cap {
-                Reason::SessionCap
-            } else if self.ledger.workload(replica, workload).sessions() >= limits.workload_cap[workload as usize] {
-                Reason::WorkloadCap
-            } else {
-                return None;
-            };
-            if reason.is_none_or(|other| rank(Some(binding)) > rank(Some(other))) {
-                reason = Some(binding);
-            }
+    /// Workloads that wait: those below their guarantee first, the emptiest of them before the others; then by virtual time.
+    fn scan_order(&mut self) -> Vec<u32> {
+        let mut order = self.line.order();
+        let filled = |workload: &u32| {
+            let guarantee = self.limits.workloads[*workload as usize].guarantee;
+            let commit = self.ledger.total(*workload);
+            if commit < guarantee { commit as f64 / guarantee as f64 } else { 1.0 }
+        };
+        order.sort_by(|a, b| filled(a).total_cmp(&filled(b)));
+        order
+    }
+
+    /// Replicas on which the turn may fit now, and what came closest among all others.
+    fn worth_trying(&self, turn: u32) -> (Vec<u32>, Option<Closest>) {
+        let TurnState::Held { tried, .. } = self.turns[turn].state else { return (Vec::new(), None) };
+        let limits = &self.limits.workloads;
+        // What a limit, a guarantee or a family allows depends on more than one replica.
+        let wide = limits[self.turns[turn].workload as usize].limit < UNBOUNDED_BLOCKS
+            || limits.iter().any(|row| row.guarantee > 0)
+            || self.sessions[self.turns[turn].session].parent.is_some();
+        if self.all_changed || wide || tried.pump + 1 < self.pumps {
+            return (self.candidates(turn), None);
         }
-        reason
-    }
-
-    /// Whether the turn was tried before, and may go to every replica.
-    fn was_tried_anywhere(&self, turn: u32) -> bool {
-        let state = &self.turns[turn];
-        state.verdict.reason != Reason::Behind && state.candidates.is_none() && state.avoid.is_none()
+        let touched: Vec<u32> = self.ledger.touched().iter().copied().filter(|&slot| self.is_candidate(turn, slot)).collect();
+        match tried.closest {
+            // It was the closest: if it came closer it still is, else the others have to be asked again.
+            Some(closest) if touched.contains(&closest.replica()) => {
+                let kept = closeness(closest.replica(), &self.fit(turn, closest.replica())) >= closest;
+                (if kept { touched } else { self.candidates(turn) }, None)
+            }
+            closest => (touched, closest),
+        }
     }
 
     fn try_place(&mut self, turn: u32, submitting: Option<u32>) -> Attempt {
-        let candidates = self.candidates(turn);
-        let mut depths = std::mem::take(&mut self.depths);
-        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
-        self.depths = depths;
-        let mut closest: Option<(u32, Fit)> = None;
+        let (candidates, mut closest) = self.worth_trying(turn);
         let mut possible: Vec<(f64, u32)> = Vec::new();
+        let mut claimant: Option<Claimant> = None;
+        let mut known = false;
         for &replica in &candidates {
             let fit = self.fit(turn, replica);
-            let reclaimed = match fit.blocked {
-                None => Some(0),
-                Some(Reason::SessionCap | Reason::WorkloadCap | Reason::Ceiling) => self.reclaim_estimate(turn, replica, &fit),
-                Some(_) => None,
+            let reclaimed = if fit.blocked.is_none() {
+                Some(0)
+            } else if reclaimable(fit.blocked) {
+                self.reclaim_estimate(claimant.get_or_insert_with(|| self.claimant(turn)), replica, &fit)
+            } else {
+                None
             };
             if let Some(reclaimed) = reclaimed {
+                if !std::mem::replace(&mut known, true) {
+                    self.find_depths(turn);
+                }
                 possible.push((self.cost_of(turn, replica, reclaimed), replica));
             }
-            if closest
-                .as_ref()
-                .is_none_or(|(_, best)| (rank(fit.blocked), std::cmp::Reverse(fit.short.blocks)) > (rank(best.blocked), std::cmp::Reverse(best.short.blocks)))
-            {
-                closest = Some((replica, fit));
-            }
+            closest = closest.max(Some(closeness(replica, &fit)));
         }
         self.ties.rank(&mut possible);
         for at in 0..possible.len() {
             let (cost_s, replica) = possible[at];
             // The estimate may have been too high where victims share their prefix: ask the ledger itself.
-            if self.fit(turn, replica).blocked.is_none() || self.reclaim_for(turn, replica) {
+            let fits = self.fit(turn, replica).blocked.is_none() || claimant.as_ref().is_some_and(|claimant| self.reclaim_for(claimant, replica));
+            if fits {
                 let fit = self.fit(turn, replica);
                 possible.remove(at);
                 let mut alternatives = [None; 3];
@@ -144,28 +163,31 @@ impl Router {
                 return Attempt::Placed(fit.need);
             }
         }
-        let reason = closest.as_ref().and_then(|(_, fit)| fit.blocked).unwrap_or(Reason::NoReplica);
-        let (replica, need, limit) = closest.map_or((None, 0, 0.0), |(replica, fit)| (Some(replica), fit.need, fit.limit));
-        let mut receipt = self.receipt(turn, replica, need, limit);
-        receipt.reclaimable_tokens = replica.map_or(0, |slot| self.reclaimable(slot).iter().map(|victim| victim.2).sum::<u64>() * self.block_tokens);
-        self.turns[turn].verdict = Verdict { status: Status::Held, replica, cached_tokens: 0, alternatives: [None; 3], reason, receipt };
-        Attempt::Blocked(reason)
+        let pump = self.pumps;
+        if let TurnState::Held { tried, .. } = &mut self.turns[turn].state {
+            *tried = Tried { pump, closest };
+        }
+        Attempt::Blocked(closest.and_then(|closest| self.fit(turn, closest.replica()).blocked).unwrap_or(Reason::NoReplica))
     }
 
-    /// Tokens that reclaim would free at most, when that could make the turn fit.
-    fn reclaim_estimate(&self, turn: u32, replica: u32, fit: &Fit) -> Option<u64> {
-        let workload = self.turns[turn].workload;
-        let (mut blocks, mut sessions, mut own) = (0u64, 0u64, 0u64);
-        for (_, session, freed) in self.reclaimable(replica) {
-            if blocks >= fit.short.blocks && sessions >= fit.short.sessions && own >= fit.short.workload_sessions {
-                break;
-            }
-            blocks += freed;
-            sessions += 1;
-            own += u64::from(self.sessions[session].workload == workload);
-        }
-        let enough = blocks >= fit.short.blocks && sessions >= fit.short.sessions && own >= fit.short.workload_sessions;
-        enough.then_some(blocks * self.block_tokens)
+    /// Writes down why a turn is held, with the numbers of the moment.
+    pub(super) fn explain(&mut self, turn: u32) {
+        let TurnState::Held { tried, .. } = self.turns[turn].state else { return };
+        let replica = tried.closest.map(Closest::replica);
+        let fit = replica.map(|replica| self.fit(turn, replica));
+        // A turn that nobody has tried yet waits behind others of its workload.
+        let unasked = if tried.pump == 0 { Reason::Behind } else { Reason::NoReplica };
+        let reason = fit.as_ref().and_then(|fit| fit.blocked).unwrap_or(unasked);
+        let mut receipt = self.receipt(turn, replica, fit.as_ref().map_or(0, |fit| fit.need), fit.as_ref().map_or(0.0, |fit| fit.limit));
+        receipt.reclaimable_tokens = replica.map_or(0, |slot| self.reclaimable_tokens(turn, slot));
+        self.turns[turn].verdict = Verdict { status: Status::Held, replica, cached_tokens: 0, alternatives: [None; 3], reason, receipt };
+    }
+
+    /// Fills `self.depths` with how much of the turn's path each replica holds.
+    pub(super) fn find_depths(&mut self, turn: u32) {
+        let mut depths = std::mem::take(&mut self.depths);
+        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
+        self.depths = depths;
     }
 
     /// Placement cost of a turn, with `self.depths` filled for it.
@@ -177,7 +199,8 @@ impl Router {
     fn cost_with(&self, turn: u32, replica: u32, cached: u64, reclaimed_tokens: u64) -> f64 {
         let state = &self.turns[turn];
         let output = expected_output(self.limits.workloads[state.workload as usize].output_tokens, state.max_new_tokens);
-        cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
+        let bias: f64 = state.bias.iter().filter(|bias| bias.0 == replica).map(|bias| bias.1).sum();
+        bias + cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
     }
 
     /// Takes a turn out of the line, charges its session on the replica and starts it.
@@ -217,6 +240,7 @@ impl Router {
 
     /// Places a turn against the limits because its caller cannot wait; `false` when there is no replica at all.
     pub(super) fn force(&mut self, turn: u32) -> bool {
+        self.find_depths(turn);
         let mut possible: Vec<(f64, u32)> = self.candidates(turn).into_iter().map(|replica| (self.cost_of(turn, replica, 0), replica)).collect();
         self.ties.rank(&mut possible);
         let Some(&(cost_s, replica)) = possible.first() else { return false };
@@ -258,10 +282,16 @@ impl Router {
         self.charge_turn(turn);
         self.stats.placed += 1;
         let uncached = self.turns[turn].prompt_tokens - verdict.cached_tokens;
-        let replica = &mut self.replicas[verdict.replica.expect("a placed turn has a replica") as usize];
-        replica.prefilling += 1;
-        replica.prefill_until =
-            replica.prefill_until.max(self.now).saturating_add((uncached as f64 * 1e9 / replica.config.prefill_tokens_per_s) as u64);
+        let replica = verdict.replica.expect("a placed turn has a replica");
+        self.replicas[replica as usize].prefilling += 1;
+        self.queue_prefill(replica, uncached);
+    }
+
+    /// Adds the prefill of a turn to what is queued on the replica.
+    pub(super) fn queue_prefill(&mut self, replica: u32, uncached_tokens: u64) {
+        let replica = &mut self.replicas[replica as usize];
+        let takes = (uncached_tokens as f64 * 1e9 / replica.config.prefill_tokens_per_s) as u64;
+        replica.prefill_until = replica.prefill_until.max(self.now).saturating_add(takes);
     }
 
     /// Sends the decision about a turn to the outbox, unless its own submit answers it.
@@ -276,44 +306,45 @@ impl Router {
     pub(super) fn leave_line(&mut self, turn: u32) {
         let state = &self.turns[turn];
         let TurnState::Held { place, .. } = state.state else { return };
-        self.line.remove(state.workload, place);
+        self.line.remove(state.workload, place, self.prompt_blocks(turn));
         if let Some(deadline) = state.deadline {
             self.deadlines.remove(&(deadline, turn));
         }
         self.unreserve(turn);
     }
 
-    fn unreserve(&mut self, turn: u32) {
-        for replica in &mut self.replicas {
-            if replica.reserved_for == Some(turn) {
-                replica.reserved_for = None;
-            }
-        }
+    /// Ends the reservation of a turn, where it has one.
+    fn unreserve(&mut self, turn: u32) -> bool {
+        let Some(at) = self.replicas.iter().position(|replica| replica.reserved_for == Some(turn)) else { return false };
+        self.replicas[at].reserved_for = None;
+        self.ledger.touch(at as u32);
+        true
     }
 
-    /// Counts blocks admitted past a turn that blocks for room. When its credit is spent, the replica closest to fitting
-    /// it is reserved: one per workload, and at most a quarter of the fleet.
+    /// Counts blocks admitted past a turn that blocks for room. When its credit, a multiple of its need where it came closest, is
+    /// spent, the replica that misses least is reserved: one per workload, and at most a quarter of the fleet.
     fn debit(&mut self, turn: u32, need: u64) {
-        let Some(bypassed) = self.bypassed(turn) else { return };
+        let TurnState::Held { bypassed, tried, .. } = &mut self.turns[turn].state else { return };
         *bypassed += need;
-        let bypassed = *bypassed;
+        let (bypassed, closest) = (*bypassed, tried.closest);
+        let Some(closest) = closest else { return };
+        if (bypassed as f64) < self.limits.bypass * self.fit(turn, closest.replica()).need as f64 {
+            return;
+        }
         let reserved: Vec<u32> = self.replicas.iter().filter_map(|replica| replica.reserved_for).collect();
         let workload = self.turns[turn].workload;
-        let most = (self.live().count() / 4).max(1);
+        let most = (self.accepting().count() / 4).max(1);
         if reserved.len() >= most || reserved.iter().any(|&other| self.turns[other].workload == workload) {
             return;
         }
-        let closest = self
-            .candidates(turn)
-            .into_iter()
-            .filter(|&slot| {
-                self.replicas[slot as usize].reserved_for.is_none() && self.limits.replicas[slot as usize].ceiling >= self.prompt_blocks(turn)
-            })
-            .map(|slot| (self.fit(turn, slot), slot))
-            .min_by_key(|(fit, slot)| (fit.short.blocks, *slot));
-        let Some((fit, slot)) = closest else { return };
-        if bypassed as f64 >= self.limits.bypass * fit.need as f64 {
+        let open = |&slot: &u32| {
+            self.replicas[slot as usize].reserved_for.is_none() && self.limits.replicas[slot as usize].ceiling >= self.prompt_blocks(turn)
+        };
+        let candidates = self.candidates(turn).into_iter().filter(open);
+        if let Some(slot) = candidates.min_by_key(|&slot| (self.fit(turn, slot).short.blocks, slot)) {
             self.replicas[slot as usize].reserved_for = Some(turn);
+            self.ledger.touch(slot);
+            self.just_reserved.push(slot);
         }
     }
 
@@ -323,14 +354,19 @@ impl Router {
 }
 
 /// How far a turn got through the rules: the binding rule that is named is the last one of the replica that got furthest.
-fn rank(blocked: Option<Reason>) -> u8 {
-    match blocked {
+fn rank(fit: &Fit) -> u8 {
+    match fit.blocked {
         Some(Reason::Overcommitted) => 0,
         Some(Reason::Reserved) => 1,
         Some(Reason::TurnCap) => 2,
         Some(Reason::SessionCap) => 3,
         Some(Reason::WorkloadCap) => 4,
-        Some(_) => 5,
-        None => 6,
+        Some(Reason::Limit) => 5,
+        Some(_) => 6,
+        None => 7,
     }
+}
+
+pub(super) fn closeness(replica: u32, fit: &Fit) -> Closest {
+    Closest { passed: rank(fit), missing: std::cmp::Reverse((fit.short.blocks, replica)) }
 }

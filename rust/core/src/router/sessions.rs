@@ -71,6 +71,11 @@ impl Router {
             self.close(turn, Ending::Aborted, &Completion::default());
         }
         let grown = self.grown_tokens(session);
+        if let Some(home) = self.sessions[session].home {
+            let now = self.now;
+            let dead = self.claimed_blocks(session) * self.block_tokens;
+            self.replicas[home as usize].dead.add(now, dead as f64);
+        }
         self.uncharge_session(session);
         let state = &self.sessions[session];
         let workload = &mut self.workloads[state.workload as usize];
@@ -89,6 +94,7 @@ impl Router {
 
     /// Removes a session from the tables. It must be off the books, without open turns.
     pub(super) fn forget_session(&mut self, session: u32) {
+        self.disown(session);
         let state = self.sessions.remove(session);
         self.quiet.remove(&(state.last_activity, session));
         self.session_slots.remove(&state.id);

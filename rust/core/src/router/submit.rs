@@ -6,13 +6,14 @@ use super::paths::{Path, Rewrite};
 use super::types::{Completion, Decision, Reason, Receipt, Status, Submit, TurnInput};
 use super::{Router, some_names};
 use crate::error::{Error, Result};
-use crate::sessions::{Ending, Session, Turn, TurnState, Verdict};
+use crate::sessions::{Ending, Session, Tried, Turn, TurnState, Verdict};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
 /// A request whose names have been looked up. Nothing has changed yet.
-struct Named {
+pub(super) struct Named {
     workload: Option<u32>,
     candidates: Option<Vec<u32>>,
+    bias: Vec<(u32, f64)>,
 }
 
 impl Router {
@@ -36,6 +37,7 @@ impl Router {
             self.stats.mismatches += u64::from(matches!(error, Error::HistoryMismatch { .. }));
             return Err(error);
         }
+        self.check_parent(submit)?;
         self.begin(now);
         // A timer may have ended the session.
         if let Err(error) = self.check_append(submit) {
@@ -49,19 +51,23 @@ impl Router {
         }
         self.stats.submitted += 1;
         let session = self.session_for(submit, &named);
+        self.adopt(session, submit.parent);
         let path = self.path_for(session, submit);
-        let turn = self.new_turn(submit, session, path, named.candidates, avoid);
+        self.own(session, submit.owner);
+        let turn = self.new_turn(submit, session, path, named, avoid);
         let workload = self.turns[turn].workload;
         self.workloads[workload as usize].arrivals.count(self.now);
-        Ok(self.decide(turn, submit.hold))
+        Ok(self.decide(turn, submit.hold && submit.at.is_none(), submit.priority))
     }
 
     /// Places, queues or rejects a new turn.
-    fn decide(&mut self, turn: u32, hold: bool) -> Decision {
+    fn decide(&mut self, turn: u32, hold: bool, priority: i32) -> Decision {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
         let home = self.sessions[session].home;
-        if let Some(home) = home.filter(|&home| blocks <= self.replicas[home as usize].blocks && self.is_candidate(turn, home)) {
+        // While turns of its session run on a replica that is being drained, this one may join them.
+        let stays = |home: u32| self.is_candidate(turn, home) || (self.replicas[home as usize].closing.is_some() && self.may_join(turn, home));
+        if let Some(home) = home.filter(|&home| blocks <= self.replicas[home as usize].blocks && stays(home)) {
             self.continuation(turn, session, home);
             let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
             self.pump(None);
@@ -69,7 +75,9 @@ impl Router {
         }
         let candidates = self.candidates(turn);
         // Who cannot wait is measured against what the engines can hold, not against the ceilings.
-        let fits = |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling } else { self.replicas[slot as usize].blocks };
+        let limit = self.limits.workloads[self.turns[turn].workload as usize].limit;
+        let fits =
+            |slot: u32| blocks <= if hold { self.limits.replicas[slot as usize].ceiling.min(limit) } else { self.replicas[slot as usize].blocks };
         if !candidates.is_empty() && !candidates.iter().any(|&slot| fits(slot)) {
             return self.reject(turn, Reason::TooLarge);
         }
@@ -83,25 +91,35 @@ impl Router {
         if self.line.len() >= self.max_held && hold {
             return self.reject(turn, Reason::LineFull);
         }
-        let place = match self.sessions[session].admitted {
-            Some(admitted) => (false, admitted, turn),
-            None => (true, self.turns[turn].seq, turn),
+        let urgency = -i64::from(priority);
+        let place = match self.sessions[session].admitted.or_else(|| self.family_admission(session)) {
+            Some(admitted) => (false, urgency, admitted, turn),
+            None => (true, urgency, self.turns[turn].seq, turn),
         };
         let workload = self.turns[turn].workload;
-        self.turns[turn].state = TurnState::Held { place, bypassed: 0 };
-        self.line.insert(workload, place);
+        self.turns[turn].state = TurnState::Held { place, bypassed: 0, tried: Tried::default() };
+        self.line.insert(workload, place, blocks);
         if let Some(deadline) = self.turns[turn].deadline {
             self.deadlines.insert((deadline, turn));
         }
         self.pump(Some(turn));
-        if matches!(self.turns[turn].state, TurnState::Held { .. }) && !hold && !self.force(turn) {
-            self.leave_line(turn);
-            return self.reject(turn, Reason::NoReplica);
+        if matches!(self.turns[turn].state, TurnState::Held { .. }) && !hold {
+            if !self.force(turn) {
+                self.leave_line(turn);
+                return self.reject(turn, Reason::NoReplica);
+            }
+            // Whom it pushed out may have made room for more than it took.
+            self.pump(None);
         }
         if matches!(self.turns[turn].state, TurnState::Held { .. }) {
             self.stats.held += 1;
+            self.explain(turn);
         }
-        self.decision(&self.turns[turn], &self.turns[turn].verdict)
+        let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
+        if !self.removing.is_empty() {
+            self.pump(None);
+        }
+        decision
     }
 
     /// A continuation of a charged session passes, on its replica; after a flush it may move where that is cheaper and there is room.
@@ -123,9 +141,7 @@ impl Router {
 
     /// A replica that is cheaper than the session's own and has room without reclaim.
     fn better_home(&mut self, turn: u32, home: u32) -> Option<u32> {
-        let mut depths = std::mem::take(&mut self.depths);
-        self.index.residency.matches(&self.index.tree, self.turns[turn].cursor, &mut depths);
-        self.depths = depths;
+        self.find_depths(turn);
         let mut ranked: Vec<(f64, u32)> = self
             .candidates(turn)
             .into_iter()
@@ -155,7 +171,7 @@ impl Router {
         decision
     }
 
-    fn look_up(&self, submit: &Submit<'_>) -> Result<Named> {
+    pub(super) fn look_up(&self, submit: &Submit<'_>) -> Result<Named> {
         let workload = match submit.workload {
             None => None,
             Some(name) => Some(self.workloads.iter().position(|workload| &*workload.config.name == name).ok_or_else(|| Error::UnknownWorkload {
@@ -170,7 +186,23 @@ impl Router {
                 accepted: "at least one replica name, or nothing for all",
             });
         }
-        let candidates = submit.candidates.map(|names| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>()).transpose()?;
+        let slots = |names: &[&str]| names.iter().map(|name| self.replica_slot(name)).collect::<Result<Vec<u32>>>();
+        let mut candidates = submit.candidates.map(slots).transpose()?;
+        if let Some(at) = submit.at {
+            let chosen = self.replica_slot(at)?;
+            if candidates.is_some_and(|candidates| !candidates.contains(&chosen)) {
+                return Err(Error::InvalidArgument { argument: "at", value: format!("{at:?}"), accepted: "one of the candidates" });
+            }
+            candidates = Some(vec![chosen]);
+        }
+        let mut bias = Vec::with_capacity(submit.bias.len());
+        for &(name, seconds) in submit.bias {
+            if !seconds.is_finite() {
+                let value = format!("{seconds} for {name:?}");
+                return Err(Error::InvalidArgument { argument: "bias", value, accepted: "finite seconds by replica" });
+            }
+            bias.push((self.replica_slot(name)?, seconds));
+        }
         match submit.input {
             TurnInput::Prompt(prompt) if prompt.tokens() == 0 => {
                 Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() })
@@ -185,7 +217,7 @@ impl Router {
             TurnInput::Count { prompt_tokens } if prompt_tokens == 0 || prompt_tokens > MAX_SEQUENCE_TOKENS => {
                 Err(Error::InvalidArgument { argument: "prompt_tokens", value: prompt_tokens.to_string(), accepted: "1 to 2^40" })
             }
-            _ => Ok(Named { workload, candidates }),
+            _ => Ok(Named { workload, candidates, bias }),
         }
     }
 
@@ -217,16 +249,23 @@ impl Router {
             let prompt_tokens = match submit.input {
                 TurnInput::Prompt(prompt) => prompt.tokens(),
                 TurnInput::Append { base_tokens, tokens } => base_tokens.saturating_add(tokens.len() as u64),
+                TurnInput::Grown { base_tokens, suffix } => (base_tokens - base_tokens % self.block_tokens).saturating_add(suffix.tokens()),
                 TurnInput::Count { prompt_tokens } => prompt_tokens,
             };
             if prompt_tokens != turn.prompt_tokens {
                 return conflict(format!("{} prompt tokens, now {prompt_tokens}", turn.prompt_tokens));
             }
             self.begin(now);
+            if let Some(&slot) = self.turn_slots.get(id) {
+                self.unconfirmed.remove(&slot);
+            }
             self.pump(None);
             // A timer of this very event may have ended it.
             return match self.turn_slots.get(id) {
-                Some(&slot) => Ok(Some(self.decision(&self.turns[slot], &self.turns[slot].verdict))),
+                Some(&slot) => {
+                    self.explain(slot);
+                    Ok(Some(self.decision(&self.turns[slot], &self.turns[slot].verdict)))
+                }
                 None => conflict("it has just ended".into()),
             };
         }
@@ -236,8 +275,8 @@ impl Router {
         }
     }
 
-    fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
-        let TurnInput::Append { base_tokens, .. } = submit.input else { return Ok(()) };
+    pub(super) fn check_append(&self, submit: &Submit<'_>) -> Result<()> {
+        let (TurnInput::Append { base_tokens, .. } | TurnInput::Grown { base_tokens, .. }) = submit.input else { return Ok(()) };
         let Some(name) = submit.session else {
             return Err(Error::InvalidArgument {
                 argument: "append",
@@ -260,10 +299,20 @@ impl Router {
         let replaced = submit.turn.and_then(|id| self.turn_slots.get(id));
         let open = session.open.iter().filter(|turn| Some(*turn) != replaced).count();
         let other_root = submit.namespace.is_some_and(|namespace| namespace != &*session.namespace);
-        if session.known_tokens != session.history_tokens || open > 0 || other_root { Err(mismatch(None)) } else { Ok(()) }
+        if session.known_tokens != session.history_tokens || open > 0 || other_root {
+            return Err(mismatch(None));
+        }
+        match submit.input {
+            TurnInput::Grown { suffix, .. }
+                if suffix.block_tokens() != self.hasher.block_tokens() || suffix.tokens() <= session.tail.len() as u64 =>
+            {
+                Err(Error::InvalidTokens { argument: "append", problem: "hashed otherwise than after this history, or without a new token".into() })
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn session_for(&mut self, submit: &Submit<'_>, named: &Named) -> u32 {
+    pub(super) fn session_for(&mut self, submit: &Submit<'_>, named: &Named) -> u32 {
         if let Some(&slot) = submit.session.and_then(|name| self.session_slots.get(name)) {
             return slot;
         }
@@ -284,6 +333,9 @@ impl Router {
             namespace,
             root,
             single_turn,
+            parent: None,
+            member: false,
+            owner: None,
             home: None,
             trunk,
             tail: Vec::new(),
@@ -310,7 +362,7 @@ impl Router {
         slot
     }
 
-    fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, candidates: Option<Vec<u32>>, avoid: Option<u32>) -> u32 {
+    pub(super) fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, named: Named, avoid: Option<u32>) -> u32 {
         let id: Arc<str> = match submit.turn {
             Some(id) => id.into(),
             None => loop {
@@ -352,12 +404,13 @@ impl Router {
             prompt_tokens: path.prompt_tokens,
             known_tokens: path.known_tokens,
             max_new_tokens: submit.max_new_tokens,
-            candidates,
+            candidates: named.candidates,
+            bias: named.bias,
             avoid,
             deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
             submitted_at: self.now,
             last_event: self.now,
-            state: TurnState::Held { place: (true, 0, 0), bypassed: 0 },
+            state: TurnState::Held { place: (true, 0, 0, 0), bypassed: 0, tried: Tried::default() },
             verdict: Verdict { status: Status::Held, replica: None, cached_tokens: 0, alternatives: [None; 3], reason: Reason::Behind, receipt },
         };
         let slot = self.turns.insert(turn);

@@ -1,7 +1,7 @@
 //! Timers: what happens by itself when time passes, and when that is next.
 
 use super::Router;
-use super::types::{Reason, Status};
+use super::types::{Effect, Outcome, Reason, Status};
 use crate::sessions::Ending;
 use crate::units::Nanos;
 
@@ -18,18 +18,37 @@ impl Router {
         }
         while let Some(&(_, turn)) = self.deadlines.first().filter(|first| first.0 <= now) {
             self.drop_turn(turn, Ending::Expired, Status::Expired, Reason::Deadline);
-            self.timers_made_room = true;
         }
         while let Some(&(_, turn)) = self.silence.first().filter(|first| first.0.saturating_add(self.turn_ttl) <= now) {
             self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::Silent);
-            self.timers_made_room = true;
         }
         while let Some(&(_, session)) = self.quiet.first().filter(|first| first.0.saturating_add(self.session_ttl) <= now) {
             let completed = self.sessions[session].turns_completed > 0;
             self.finish_session(session, completed);
-            self.timers_made_room = true;
+        }
+        if self.reattach_until.is_some_and(|until| until <= now) {
+            self.reattach_until = None;
+            while let Some(&turn) = self.unconfirmed.first() {
+                self.drop_turn(turn, Ending::Lost, Status::Lost, Reason::Unconfirmed);
+            }
+        }
+        while let Some(&(end, session)) = self.leases.first().filter(|first| first.0 <= now) {
+            self.leases.remove(&(end, session));
+            if let Some(home) = self.sessions[session].home {
+                self.ledger.touch(home);
+            }
         }
         self.closed.forget(now);
+    }
+
+    /// Gives up every turn that is open now unless an event names it within `after`: its caller may have gone with the process that a
+    /// snapshot was restored for. Until then it counts in full.
+    pub fn expect_callers(&mut self, now: Nanos, after: Nanos) -> Outcome {
+        let seq = self.begin(now);
+        self.unconfirmed = self.turns.iter().map(|(turn, _)| turn).collect();
+        self.reattach_until = Some(self.now.saturating_add(after));
+        self.pump(None);
+        Outcome { seq, effect: Effect::Done }
     }
 
     /// When [`Self::tick`] is due next: a control step, a deadline, a silent turn, a quiet session, or the end of a lease
@@ -39,6 +58,7 @@ impl Router {
         let first = |set: &std::collections::BTreeSet<(Nanos, u32)>, after: Nanos| set.first().map(|first| first.0.saturating_add(after));
         [
             self.next_control,
+            self.reattach_until,
             first(&self.deadlines, 0),
             first(&self.silence, self.turn_ttl),
             first(&self.quiet, self.session_ttl),
@@ -51,17 +71,6 @@ impl Router {
     }
 
     fn next_lease_end(&self) -> Option<Nanos> {
-        if self.line.len() == 0 {
-            return None;
-        }
-        let leases = self.live().flat_map(|slot| {
-            let leases = &self.limits.replicas[slot as usize].lease;
-            self.replicas[slot as usize].idle.iter().zip(leases).filter_map(|(idle, &lease)| {
-                // Those whose lease is over have been considered already.
-                let from = (self.now + 1).saturating_sub(lease);
-                idle.range((from, 0)..).next().map(|&(since, _)| since.saturating_add(lease))
-            })
-        });
-        leases.min()
+        if self.line.len() == 0 { None } else { self.leases.first().map(|first| first.0) }
     }
 }

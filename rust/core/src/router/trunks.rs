@@ -6,6 +6,7 @@
 
 use super::Router;
 use crate::index::{Cursor, RunId};
+use crate::record::codec::record;
 use crate::sessions::Session;
 use crate::sessions::Slab;
 
@@ -135,3 +136,5 @@ impl Router {
         }
     }
 }
+
+record!(ClaimEnds { first });

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+pub use super::stats::Stats;
 use crate::prompt::{HashKey, Prompt};
+use crate::record::codec::{Damaged, Reader, Record, Taken, record};
 use crate::units::Nanos;
 
 /// One inference engine endpoint with its own KV cache.
@@ -106,6 +108,13 @@ pub enum TurnInput<'a> {
         /// The new tokens.
         tokens: &'a [u32],
     },
+    /// New tokens as [`Self::Append`], hashed: what they make of the partial block at the end of the history.
+    Grown {
+        /// History length that the caller assumes.
+        base_tokens: u64,
+        /// That partial block and the new tokens.
+        suffix: &'a Prompt,
+    },
     /// Only the prompt's length is known.
     Count {
         /// Prompt length in tokens.
@@ -124,6 +133,8 @@ pub struct Submit<'a> {
     pub session: Option<&'a str>,
     /// The workload; absent = that of the session, else the first one.
     pub workload: Option<&'a str>,
+    /// The session that waits for this one, as an agent does for its sub-agents. One that is not known is no hindrance.
+    pub parent: Option<&'a str>,
     /// Model, adapter, salt: what makes equal tokens unequal caches. Absent = that of the session, else `""`.
     pub namespace: Option<&'a str>,
     /// What is asked.
@@ -132,6 +143,14 @@ pub struct Submit<'a> {
     pub max_new_tokens: Option<u64>,
     /// Replicas that may serve this turn; absent = all.
     pub candidates: Option<&'a [&'a str]>,
+    /// The replica that the caller has chosen: the turn is placed there whatever the limits say, counted as forced where they say no.
+    pub at: Option<&'a str>,
+    /// Seconds that a caller adds to the placement cost of some replicas, or takes off it.
+    pub bias: &'a [(&'a str, f64)],
+    /// Who answers for the session: when it is lost, so is the session.
+    pub owner: Option<&'a str>,
+    /// Order among the held turns of its workload, after paused sessions before new ones: the highest first. 0 is usual.
+    pub priority: i32,
     /// `false`: never hold; place at once and count it as forced when limits say no.
     pub hold: bool,
     /// Nanoseconds after which a held turn leaves the line as expired.
@@ -147,10 +166,15 @@ impl<'a> Submit<'a> {
             attempt: 0,
             session: None,
             workload: None,
+            parent: None,
             namespace: None,
             input,
             max_new_tokens: None,
             candidates: None,
+            at: None,
+            bias: &[],
+            owner: None,
+            priority: 0,
             hold: true,
             deadline: None,
         }
@@ -162,6 +186,8 @@ impl<'a> Submit<'a> {
 pub struct Completion<'a> {
     /// Ids of the generated tokens.
     pub output: Option<&'a [u32]>,
+    /// The output, hashed: what it makes of the partial block at the end of the prompt.
+    pub grown: Option<&'a Prompt>,
     /// Number of generated tokens, where ids are unknown.
     pub output_tokens: Option<u64>,
     /// Prompt tokens that the engine served from its cache.
@@ -210,6 +236,8 @@ pub enum Reason {
     Moved,
     /// Placed against a limit because the caller cannot wait.
     Forced,
+    /// Chosen, not tracked: no limit was asked, and nothing is charged.
+    Chosen,
     /// Held: no replica accepts (none exists, or none of its candidates).
     NoReplica,
     /// Held: the replica's charge is above its overflow.
@@ -222,6 +250,8 @@ pub enum Reason {
     SessionCap,
     /// Held: sessions of the workload are at `workload_cap`.
     WorkloadCap,
+    /// Held: what its workload would commit on all replicas is above `limit_tokens`.
+    Limit,
     /// Held: commit + need is above `ceiling_tokens`.
     Ceiling,
     /// Held: it waits behind others of its workload.
@@ -234,6 +264,8 @@ pub enum Reason {
     Deadline,
     /// Lost: the replica was lost.
     ReplicaLost,
+    /// Lost: nobody asked about the turn since the router was restored.
+    Unconfirmed,
     /// Lost: the turn was silent for longer than `turn_ttl_s`.
     Silent,
 }
@@ -248,18 +280,21 @@ impl Reason {
             Self::Resumed => "resumed",
             Self::Moved => "moved",
             Self::Forced => "forced",
+            Self::Chosen => "chosen",
             Self::NoReplica => "no_replica",
             Self::Overcommitted => "overcommitted",
             Self::Reserved => "reserved",
             Self::TurnCap => "turn_cap",
             Self::SessionCap => "session_cap",
             Self::WorkloadCap => "workload_cap",
+            Self::Limit => "limit",
             Self::Ceiling => "ceiling",
             Self::Behind => "behind",
             Self::TooLarge => "too_large",
             Self::LineFull => "line_full",
             Self::Deadline => "deadline",
             Self::ReplicaLost => "replica_lost",
+            Self::Unconfirmed => "unconfirmed",
             Self::Silent => "silent",
         }
     }
@@ -356,6 +391,21 @@ pub struct Outcome {
     pub effect: Effect,
 }
 
+/// What an engine reports about itself; every part may be absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Metrics {
+    /// Share of its KV blocks in use, 0 to 1.
+    pub kv_fraction: Option<f64>,
+    /// Requests that run.
+    pub running: Option<u64>,
+    /// Requests that wait inside the engine.
+    pub waiting: Option<u64>,
+    /// Preemptions since the engine started.
+    pub preemptions_total: Option<u64>,
+    /// KV capacity in tokens, where the engine knows it better than the configuration.
+    pub kv_tokens: Option<f64>,
+}
+
 /// What a weight update does to a replica's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightsMode {
@@ -367,85 +417,51 @@ pub enum WeightsMode {
     Salt,
 }
 
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each name says what is counted")]
-pub struct Stats {
-    pub submitted: u64,
-    pub placed: u64,
-    pub held: u64,
-    pub rejected: u64,
-    pub expired: u64,
-    pub lost: u64,
-    pub completed: u64,
-    pub aborted: u64,
-    pub sessions_finished: u64,
-    pub sessions_dropped: u64,
-    pub pauses: u64,
-    pub moves: u64,
-    pub forced: u64,
-    /// Prompts that did not continue their session's history: an earlier token differs.
-    pub edited: u64,
-    /// The same: it is a shorter part of the history.
-    pub shortened: u64,
-    /// The same: another namespace was named.
-    pub other_namespace: u64,
-    /// Appends that were refused because the history is another, or is not known to its end.
-    pub mismatches: u64,
-    /// Turns that ended with an output known by count only.
-    pub counted_outputs: u64,
-    /// Completed turns that found more than two blocks less in the cache than was forecast.
-    pub surprises: u64,
-    pub index_full: u64,
-    pub paths_dropped: u64,
-    pub lost_tokens: u64,
-    pub late: u64,
-    pub unknown: u64,
-    pub clock_clamped: u64,
-    pub open_turns: u64,
-    pub held_turns: u64,
-    pub live_sessions: u64,
-    pub index_runs: u64,
-    pub index_blocks: u64,
-    pub index_bytes: u64,
-}
+record!(ReplicaConfig { name, kv_tokens, prefill_tokens_per_s, decode_s_per_kv_token, block_tokens });
+record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s });
+record!(Status as status: Placed = 0, Held = 1, Rejected = 2, Expired = 3, Lost = 4);
+record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20);
+record!(Receipt {
+    prompt_tokens,
+    matched_tokens,
+    indexed,
+    need_tokens,
+    charge_tokens,
+    commit_tokens,
+    limit,
+    reclaimable_tokens,
+    cost_s,
+    runner_up_cost_s,
+    limits_step
+});
+record!(Decision { turn, attempt, status, replica, cached_tokens, alternatives, reason, receipt, seq });
+record!(Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens });
+record!(WeightsMode as weightsmode: Flush = 0, Keep = 1, Salt = 2);
 
-impl Stats {
-    /// Every counter with its name, in declaration order.
-    #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 31] {
-        [
-            ("submitted", self.submitted),
-            ("placed", self.placed),
-            ("held", self.held),
-            ("rejected", self.rejected),
-            ("expired", self.expired),
-            ("lost", self.lost),
-            ("completed", self.completed),
-            ("aborted", self.aborted),
-            ("sessions_finished", self.sessions_finished),
-            ("sessions_dropped", self.sessions_dropped),
-            ("pauses", self.pauses),
-            ("moves", self.moves),
-            ("forced", self.forced),
-            ("edited", self.edited),
-            ("shortened", self.shortened),
-            ("other_namespace", self.other_namespace),
-            ("mismatches", self.mismatches),
-            ("counted_outputs", self.counted_outputs),
-            ("surprises", self.surprises),
-            ("index_full", self.index_full),
-            ("paths_dropped", self.paths_dropped),
-            ("lost_tokens", self.lost_tokens),
-            ("late", self.late),
-            ("unknown", self.unknown),
-            ("clock_clamped", self.clock_clamped),
-            ("open_turns", self.open_turns),
-            ("held_turns", self.held_turns),
-            ("live_sessions", self.live_sessions),
-            ("index_runs", self.index_runs),
-            ("index_blocks", self.index_blocks),
-            ("index_bytes", self.index_bytes),
-        ]
+record!(Outcome { seq, effect });
+
+impl Record for Effect {
+    fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Done => to.push(0),
+            Self::Duplicate => to.push(1),
+            Self::Late => to.push(2),
+            Self::Unknown => to.push(3),
+            Self::Gap { expected } => {
+                to.push(4);
+                expected.put(to);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        Ok(match u8::take(from)? {
+            0 => Self::Done,
+            1 => Self::Duplicate,
+            2 => Self::Late,
+            3 => Self::Unknown,
+            4 => Self::Gap { expected: Record::take(from)? },
+            _ => return Err(Damaged("no such effect")),
+        })
     }
 }

@@ -43,10 +43,11 @@ impl Router {
         }
         let stalled = |slot: u32| self.ledger.charge(slot) == 0 && self.line.len() > 0;
         let column = |name, values| Column { name, shape: Shape::Replicas, values };
+        let reals = |read: &dyn Fn(&super::Replica) -> f64| Values::F64(self.live().map(|slot| read(state(slot))).collect());
         vec![
             column("kv_tokens", Values::F64(self.live().map(|slot| state(slot).config.kv_tokens).collect())),
             column("block_tokens", Values::I64(self.live().map(|slot| self.engine_block(slot) as i64).collect())),
-            column("accepting", Values::Bool(self.live().map(|slot| state(slot).alive).collect())),
+            column("accepting", Values::Bool(self.live().map(|slot| state(slot).accepts()).collect())),
             column("exact", Values::Bool(self.live().map(|slot| self.index.residency.knowledge(slot) == Knowledge::Whole).collect())),
             column("weight_version", Values::I64(self.live().map(|slot| state(slot).weight_version).collect())),
             column("charge_tokens", tokens(&|slot| self.ledger.charge(slot))),
@@ -61,6 +62,14 @@ impl Router {
             column("forecast_tokens", Values::F64(self.live().map(|slot| state(slot).shortfall[1] as f64).collect())),
             column("missing_tokens", Values::F64(self.live().map(|slot| state(slot).shortfall[2] as f64).collect())),
             column("stalled", Values::Bool(self.live().map(stalled).collect())),
+            column("hit_fraction", reals(&|replica| replica.hits[1] / replica.hits[0])),
+            column("engine_kv_fraction", reals(&|replica| replica.observed.kv_fraction.unwrap_or(f64::NAN))),
+            column("engine_running", reals(&|replica| replica.observed.running.map_or(f64::NAN, |turns| turns as f64))),
+            column("engine_waiting", reals(&|replica| replica.observed.waiting.map_or(f64::NAN, |turns| turns as f64))),
+            column("preemptions_per_s", reals(&|replica| replica.observed.preemptions_per_s(self.now))),
+            column("metrics_age_s", reals(&|replica| replica.observed.at.map_or(f64::INFINITY, |at| seconds(self.now - at)))),
+            column("decode_tokens_per_s", reals(&|replica| replica.decoded.read(self.now))),
+            column("dead_tokens_per_s", reals(&|replica| replica.dead.read(self.now))),
             column("prefill_tokens_per_s", Values::F64(self.live().map(|slot| state(slot).config.prefill_tokens_per_s).collect())),
         ]
     }
@@ -97,6 +106,7 @@ impl Router {
             held_tokens[w] += turn.prompt_tokens as f64;
             oldest[w] = oldest[w].max(seconds(self.now - turn.submitted_at));
         }
+        let tokens = |blocks: u64| (blocks * self.block_tokens) as f64;
         let estimates = self.estimates();
         let column = |name, values| Column { name, shape: Shape::Workloads, values };
         let counts = |read: &dyn Fn(&super::Workload) -> i64| Values::I64(self.workloads.iter().map(read).collect());
@@ -104,6 +114,8 @@ impl Router {
         let learned = |read: &dyn Fn(&Estimates) -> f64| Values::F64(estimates.iter().map(read).collect());
         vec![
             column("target", reals(&|workload| workload.config.target)),
+            column("committed_tokens", Values::F64((0..count).map(|w| tokens(self.ledger.total(w as u32))).collect())),
+            column("guaranteed_tokens", Values::F64((0..count).map(|w| tokens(self.limits.workloads[w].guarantee)).collect())),
             column("held_new", Values::I64(held_new)),
             column("held_paused", Values::I64(held_paused)),
             column("paused", Values::I64(paused)),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::index::hasher::TextState;
+use crate::record::codec::record;
 use crate::units::{NANOS_PER_SECOND, Nanos};
 
 /// Ended turns that are remembered at most.
@@ -59,3 +60,6 @@ impl ClosedTurns {
         }
     }
 }
+
+record!(Ending as ending: Completed = 0, Aborted = 1, Replaced = 2, Expired = 3, Lost = 4);
+record!(ClosedTurns { by_id, order, count });

@@ -10,6 +10,7 @@ pub(crate) use slab::Slab;
 
 use crate::admission::line::Place;
 use crate::index::Cursor;
+use crate::record::codec::{Reader, Record, Taken, record};
 use crate::router::types::{Reason, Receipt, Status};
 use crate::units::Nanos;
 
@@ -23,6 +24,12 @@ pub(crate) struct Session {
     pub(crate) root: Arc<str>,
     /// Ends with its only turn: the caller named no session.
     pub(crate) single_turn: bool,
+    /// The session that waits for this one, by name: it may have ended.
+    pub(crate) parent: Option<Arc<str>>,
+    /// Who answers for it.
+    pub(crate) owner: Option<Arc<str>>,
+    /// It was admitted while its parent lived: it counts in no cap of sessions.
+    pub(crate) member: bool,
     /// Replica on which the session is charged.
     pub(crate) home: Option<u32>,
     /// Where the full blocks of the history end. Anchored.
@@ -118,6 +125,8 @@ pub(crate) struct Turn {
     pub(crate) candidates: Option<Vec<u32>>,
     /// Replica of an earlier attempt.
     pub(crate) avoid: Option<u32>,
+    /// Seconds added to the placement cost, by replica.
+    pub(crate) bias: Vec<(u32, f64)>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) submitted_at: Nanos,
     pub(crate) last_event: Nanos,
@@ -134,9 +143,35 @@ pub(crate) enum TurnState {
         place: Place,
         /// Blocks that were admitted past it since it blocked for room.
         bypassed: u64,
+        /// What stood in its way when it was tried last.
+        tried: Tried,
     },
     /// Running.
     Placed(Placement),
+}
+
+/// The last attempt to place a held turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tried {
+    /// Number of the pump; 0 = never.
+    pub(crate) pump: u64,
+    /// The replica that came closest, where there was any.
+    pub(crate) closest: Option<Closest>,
+}
+
+/// How close a replica came to taking a turn: the larger, the closer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Closest {
+    /// Rules that it passed.
+    pub(crate) passed: u8,
+    /// Blocks that were missing; of two that miss as many the lower slot counts as closer.
+    pub(crate) missing: std::cmp::Reverse<(u64, u32)>,
+}
+
+impl Closest {
+    pub(crate) fn replica(self) -> u32 {
+        self.missing.0.1
+    }
 }
 
 /// A running turn's part in the books.
@@ -164,4 +199,84 @@ pub(crate) struct Verdict {
     pub(crate) alternatives: [Option<u32>; 3],
     pub(crate) reason: Reason,
     pub(crate) receipt: Receipt,
+}
+
+record!(Session {
+    id,
+    workload,
+    namespace,
+    root,
+    single_turn,
+    parent,
+    owner,
+    member,
+    home,
+    trunk,
+    tail,
+    history_tokens,
+    known_tokens,
+    trunk_seq,
+    claimed,
+    beside,
+    admitted,
+    base_tokens,
+    growth_limit,
+    headroom,
+    open,
+    running,
+    idle_since,
+    last_activity,
+    weights_epoch,
+    meter,
+    turns_completed
+});
+record!(Meter { at, added_blocks, block_ns, charged_ns, block_ns_completed, charged_ns_completed });
+record!(Turn {
+    id,
+    attempt,
+    seq,
+    session,
+    workload,
+    cursor,
+    tail,
+    prompt_tokens,
+    known_tokens,
+    max_new_tokens,
+    candidates,
+    avoid,
+    bias,
+    deadline,
+    submitted_at,
+    last_event,
+    state,
+    verdict
+});
+record!(Tried { pump, closest });
+record!(Closest { passed, missing });
+record!(Placement { replica, residency_epoch, started, output_tokens, output_blocks, reported });
+record!(Verdict { status, replica, cached_tokens, alternatives, reason, receipt });
+
+impl Record for TurnState {
+    fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Held { place, bypassed, tried } => {
+                to.push(0);
+                place.put(to);
+                bypassed.put(to);
+                tried.put(to);
+            }
+            Self::Placed(placement) => {
+                to.push(1);
+                placement.put(to);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        Ok(if bool::take(from)? {
+            Self::Placed(Record::take(from)?)
+        } else {
+            Self::Held { place: Record::take(from)?, bypassed: Record::take(from)?, tried: Record::take(from)? }
+        })
+    }
 }

@@ -1,5 +1,7 @@
 //! Records with small reusable numbers.
 
+use crate::record::codec::{Reader, Record, Taken};
+
 /// A vector with reusable slots. Iteration is in slot order, hence deterministic.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
@@ -56,5 +58,17 @@ impl<T> std::ops::Index<u32> for Slab<T> {
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     fn index_mut(&mut self, slot: u32) -> &mut T {
         self.slots[slot as usize].as_mut().expect("the slot is in use")
+    }
+}
+
+impl<T: Record> Record for Slab<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        let Self { slots, free } = self;
+        slots.put(to);
+        free.put(to);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Taken<Self> {
+        Ok(Self { slots: Record::take(from)?, free: Record::take(from)? })
     }
 }
