@@ -13,6 +13,7 @@ use turnout_core::router::types::{Completion, Decision, RouterConfig, Status, Su
 use turnout_core::units::{Nanos, nanos, seconds};
 
 use crate::engine::model::EngineModel;
+use crate::hash::Mixed;
 use crate::engine::{Engine, Event, Request};
 use crate::metrics::{Counts, Sample};
 use crate::scenario::{Path, Scenario};
@@ -45,6 +46,8 @@ pub struct SimulationConfig {
 #[derive(Debug)]
 pub(crate) struct Play {
     name: Arc<str>,
+    /// Name of the present turn.
+    turn_name: Arc<str>,
     pub(crate) session: usize,
     lap: u64,
     root: bool,
@@ -73,8 +76,8 @@ pub struct Simulation {
     pub(crate) hasher: BlockHasher,
     pub(crate) engines: Vec<Engine>,
     pub(crate) names: HashMap<Arc<str>, usize>,
-    pub(crate) plays: HashMap<u64, Play>,
-    pub(crate) by_turn: HashMap<Arc<str>, u64>,
+    pub(crate) plays: HashMap<u64, Play, Mixed>,
+    pub(crate) by_turn: HashMap<Arc<str>, u64, Mixed>,
     pub(crate) heap: BinaryHeap<Reverse<(Nanos, u64, Happening)>>,
     pub(crate) order: u64,
     pub(crate) next_play: u64,
@@ -137,8 +140,8 @@ impl Simulation {
             router,
             engines,
             names,
-            plays: HashMap::new(),
-            by_turn: HashMap::new(),
+            plays: HashMap::default(),
+            by_turn: HashMap::default(),
             heap: BinaryHeap::new(),
             order: 0,
             next_play: 0,
@@ -244,7 +247,8 @@ impl Simulation {
         let name: Arc<str> = if lap == 0 { format!("s{session}") } else { format!("s{session}.{lap}") }.into();
         let turn = self.config.scenario.turns(session).start;
         let path = Path::new(session, lap);
-        self.plays.insert(id, Play { name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0 });
+        let turn_name = name.clone();
+        self.plays.insert(id, Play { name, turn_name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0 });
         let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
         self.schedule(at, Happening::Submit(id));
     }
@@ -258,6 +262,7 @@ impl Simulation {
         let prompt_tokens = scenario.turn_prompt_tokens[play.turn] as usize;
         let prompt = play.path.prompt(&self.hasher, prompt_tokens);
         let turn: Arc<str> = format!("{}/{}", play.name, play.turn - scenario.turns(play.session).start).into();
+        play.turn_name = turn.clone();
         let workload = scenario.session_workload[play.session] as usize;
         let name = self.config.router.workloads.get(workload).map(|workload| workload.name.clone());
         let submit = Submit { turn: Some(&turn), session: Some(&play.name), workload: name.as_deref(), ..Submit::new(TurnInput::Prompt(&prompt)) };
@@ -299,7 +304,7 @@ impl Simulation {
             id,
             prompt_tokens: scenario.turn_prompt_tokens[play.turn] as u64,
             output_tokens: scenario.turn_output_tokens[play.turn] as u64,
-            chain: play.path.chain().into(),
+            chain: play.path.chain().clone(),
         };
         let engine = self.names[decision.replica.as_ref().expect("a placed turn has a replica")];
         if !self.engines[engine].holds(&request) {
@@ -343,7 +348,7 @@ impl Simulation {
             match event {
                 Event::FirstToken { id, cached_tokens } => self.first_token(id, cached_tokens)?,
                 Event::Progress { id, output_tokens } => {
-                    let turn = self.turn_name(id);
+                    let turn = self.plays[&id].turn_name.clone();
                     self.router.progress(self.now, &turn, output_tokens)?;
                 }
                 Event::Preempted { id } => {
@@ -359,13 +364,8 @@ impl Simulation {
         Ok(())
     }
 
-    fn turn_name(&self, id: u64) -> Arc<str> {
-        let play = &self.plays[&id];
-        format!("{}/{}", play.name, play.turn - self.config.scenario.turns(play.session).start).into()
-    }
-
     fn first_token(&mut self, id: u64, cached_tokens: u64) -> Result<()> {
-        let turn = self.turn_name(id);
+        let turn = self.plays[&id].turn_name.clone();
         let play = &self.plays[&id];
         let counts = &mut self.counts[self.config.scenario.session_workload[play.session] as usize];
         let block = u64::from(self.hasher.block_tokens());
@@ -377,7 +377,7 @@ impl Simulation {
     }
 
     fn complete(&mut self, id: u64, cached_tokens: u64) -> Result<()> {
-        let turn = self.turn_name(id);
+        let turn = self.plays[&id].turn_name.clone();
         let scenario = self.config.scenario.clone();
         if scenario.turn_output_tokens[self.plays[&id].turn] == 1 {
             // The only token is the first one: nobody has told of it yet.

@@ -3,6 +3,7 @@
 
 pub mod engine;
 pub mod fleet;
+mod hash;
 pub mod metrics;
 mod results;
 pub mod scenario;

@@ -6,6 +6,8 @@
 use turnout_core::error::{Error, Result};
 use turnout_core::prompt::{BlockHasher, Prompt};
 
+use crate::engine::cache::Chain;
+
 /// Size of the synthetic vocabulary (that of Qwen3).
 const VOCABULARY: u64 = 151_936;
 
@@ -153,44 +155,52 @@ fn partition(argument: &'static str, bounds: &[i64], total: usize, least: i64) -
     })
 }
 
-/// The token path of a session that is being played: prompt and output of its present turn.
+/// The token path of a session that is being played, laid out as far as its turns extend each other.
 #[derive(Debug)]
 pub(crate) struct Path {
     session: usize,
     /// How often the list of sessions was played before.
     lap: u64,
+    /// Last turn whose prompt and output are laid out.
+    last: Option<usize>,
+    /// Length of prompt and output of the turn that was played last.
+    played: usize,
     tokens: Vec<u32>,
     fingerprints: Vec<u64>,
-    chain: Vec<u64>,
+    chain: Chain,
 }
 
 impl Path {
     pub(crate) fn new(session: usize, lap: u64) -> Self {
-        Self { session, lap, tokens: Vec::new(), fingerprints: Vec::new(), chain: Vec::new() }
+        Self { session, lap, last: None, played: 0, tokens: Vec::new(), fingerprints: Vec::new(), chain: Chain::from([]) }
     }
 
     /// Moves to a turn; answers how many of its tokens were there before, as prompt or output of the turn before it.
     pub(crate) fn play(&mut self, scenario: &Scenario, hasher: &BlockHasher, turn: usize) -> u64 {
         let prompt = scenario.turn_prompt_tokens[turn] as usize;
-        let total = prompt + scenario.turn_output_tokens[turn] as usize;
-        let kept = if turn == scenario.turns(self.session).start {
-            0
-        } else if scenario.extends(self.session, turn - 1) {
-            self.tokens.len().min(prompt)
-        } else {
-            (scenario.common_blocks(turn - 1, turn) * scenario.block_tokens) as usize
-        };
+        let total = |turn: usize| (scenario.turn_prompt_tokens[turn] + scenario.turn_output_tokens[turn]) as usize;
+        let before = std::mem::replace(&mut self.played, total(turn));
+        if self.last.is_some_and(|last| turn <= last) {
+            return before.min(prompt) as u64;
+        }
+        let kept = if turn == scenario.turns(self.session).start { 0 } else { (scenario.common_blocks(turn - 1, turn) * scenario.block_tokens) as usize };
+        let mut last = turn;
+        while scenario.extends(self.session, last) {
+            last += 1;
+        }
+        self.last = Some(last);
         self.tokens.truncate(kept);
-        self.synthesise(scenario, turn, total);
+        self.synthesise(scenario, turn, (turn..=last).map(total).max().unwrap_or(0));
         let block = hasher.block_tokens() as usize;
         self.fingerprints.truncate(kept / block);
-        self.chain.truncate(kept / block);
-        for at in self.fingerprints.len()..total / block {
+        let mut chain = self.chain[..kept / block].to_vec();
+        for at in self.fingerprints.len()..self.tokens.len() / block {
             let fingerprint = hasher.fingerprint(&self.tokens[at * block..(at + 1) * block]);
-            let before = self.chain.last().copied().unwrap_or(0);
+            let before = chain.last().copied().unwrap_or(0);
             self.fingerprints.push(fingerprint);
-            self.chain.push(mix(before ^ fingerprint.rotate_left(17)));
+            chain.push(mix(before ^ fingerprint.rotate_left(17)));
         }
+        self.chain = chain.into();
         kept as u64
     }
 
@@ -235,19 +245,21 @@ impl Path {
             .expect("a tail is shorter than a block")
     }
 
-    /// The tokens after the prompt.
+    /// The tokens after the prompt of the present turn.
     pub(crate) fn output(&self, prompt_tokens: usize) -> &[u32] {
-        &self.tokens[prompt_tokens..]
+        &self.tokens[prompt_tokens..self.played]
     }
 
-    /// Chain hashes of the full blocks of prompt and output.
-    pub(crate) fn chain(&self) -> &[u64] {
+    /// Chain hashes of the full blocks of prompt and output, and perhaps of what comes after them.
+    pub(crate) fn chain(&self) -> &Chain {
         &self.chain
     }
 }
 
+/// Seeds are mixed; one multiplication tells the places of a block apart.
 fn token(seed: u64, offset: usize) -> u32 {
-    ((u128::from(mix(seed.wrapping_add(offset as u64 * 0x9E37_79B9))) * u128::from(VOCABULARY)) >> 64) as u32
+    let spread = seed.wrapping_add(offset as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (((spread >> 32) * VOCABULARY) >> 32) as u32
 }
 
 /// A 64-bit finaliser (Stafford's variant 13).

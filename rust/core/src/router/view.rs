@@ -3,7 +3,7 @@
 use super::{Knowledge, Router, placed};
 use crate::control::view::{Column, FleetView, Shape, Values};
 use crate::estimate::{Estimates, Live};
-use crate::sessions::{Session, TurnState};
+use crate::sessions::TurnState;
 use crate::units::{UNBOUNDED_BLOCKS, seconds};
 
 impl Router {
@@ -107,7 +107,7 @@ impl Router {
             oldest[w] = oldest[w].max(seconds(self.now - turn.submitted_at));
         }
         let tokens = |blocks: u64| (blocks * self.block_tokens) as f64;
-        let estimates: Vec<Estimates> = (0..count).map(|w| self.estimates(w as u32)).collect();
+        let estimates = self.estimates();
         let column = |name, values| Column { name, shape: Shape::Workloads, values };
         let counts = |read: &dyn Fn(&super::Workload) -> i64| Values::I64(self.workloads.iter().map(read).collect());
         let reals = |read: &dyn Fn(&super::Workload) -> f64| Values::F64(self.workloads.iter().map(read).collect());
@@ -138,17 +138,18 @@ impl Router {
         ]
     }
 
-    fn estimates(&self, workload: u32) -> Estimates {
-        let live = self.sessions.iter().filter(move |(_, session)| session.workload == workload && session.admitted.is_some());
-        let read = |(slot, session): (u32, &Session)| {
+    /// What is learned of each workload, in one walk over the sessions.
+    fn estimates(&self) -> Vec<Estimates> {
+        let mut live: Vec<Vec<Live>> = self.workloads.iter().map(|_| Vec::new()).collect();
+        for (slot, session) in self.sessions.iter().filter(|(_, session)| session.admitted.is_some()) {
             let elapsed = if session.home.is_some() { self.now.saturating_sub(session.meter.at) } else { 0 };
             let block_ns = session.meter.block_ns + u128::from(session.meter.added_blocks) * u128::from(elapsed);
-            Live {
+            live[session.workload as usize].push(Live {
                 residency_s: seconds(session.meter.charged_ns + elapsed),
                 block_seconds: block_ns as f64 / 1e9,
                 growth_tokens: self.grown_tokens(slot) as f64,
-            }
-        };
-        self.workloads[workload as usize].estimator.read(self.hasher.block_tokens(), &live.map(read).collect::<Vec<_>>())
+            });
+        }
+        self.workloads.iter().zip(&live).map(|(workload, live)| workload.estimator.read(self.hasher.block_tokens(), live)).collect()
     }
 }

@@ -1,15 +1,17 @@
 //! One model engine: first come first served, chunked prefill, continuous batching, preemption by recompute.
 //!
 //! Time passes in *plans*: a plan is one step with prefill in it, or as many decode steps as pass without anything to tell
-//! or to change. An arrival shortens a plan to the step that is in flight.
+//! or to change. An arrival shortens a plan to the step that is in flight. All decoding requests advance together, by one
+//! counter, so a plan costs steps for those that have news, not for all that run.
 
 pub mod cache;
+mod decoding;
 pub mod model;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use cache::BlockCache;
+use cache::{BlockCache, Chain, Table};
+use decoding::Decoding;
 use model::EngineModel;
 use turnout_core::units::{Nanos, nanos};
 
@@ -25,32 +27,31 @@ pub struct Request {
     pub prompt_tokens: u64,
     /// Output length, tokens, at least 1.
     pub output_tokens: u64,
-    /// Chain hashes of the full blocks of prompt and output.
-    pub chain: Arc<[u64]>,
+    /// Chain hashes of the full blocks of prompt and output, at least.
+    pub chain: Chain,
 }
 
 #[derive(Debug)]
 struct Running {
     request: Request,
-    /// Tokens with KV.
+    /// Number of its admission: order among the running.
+    seq: u64,
+    /// Tokens with KV, and output tokens; those of a decoding request are read off the common counter.
     computed: u64,
     produced: u64,
+    /// Where the counter of decode steps stood, or would have stood, when it had no output; while it decodes.
+    joined: Option<i64>,
     reported: u64,
     cached_tokens: Option<u64>,
-    table: Vec<u32>,
+    table: Table,
     /// Blocks of the table whose content is registered.
-    registered: usize,
+    registered: u32,
 }
 
 impl Running {
     /// Tokens that must have KV before the next token can be sampled.
     fn context(&self) -> u64 {
         self.request.prompt_tokens + self.produced
-    }
-
-    /// All but the newest token have KV: the next step decodes it.
-    fn decodes(&self) -> bool {
-        self.produced > 0 && self.computed + 1 == self.context()
     }
 }
 
@@ -89,8 +90,8 @@ pub enum Event {
 struct Plan {
     start: Nanos,
     steps: u64,
-    /// (index among the running, new tokens) of each chunk; then `steps` is 1.
-    chunks: Vec<(usize, u64)>,
+    /// (slot, new tokens) of each chunk; then `steps` is 1.
+    chunks: Vec<(u32, u64)>,
     /// Decoding sequences, and the sum of their contexts.
     sequences: u64,
     context_tokens: u64,
@@ -104,7 +105,14 @@ pub struct Engine {
     block_tokens: u64,
     cache: BlockCache,
     waiting: VecDeque<Running>,
-    running: Vec<Running>,
+    /// Running requests by slot; empty slots are in `spare`.
+    slots: Vec<Option<Running>>,
+    spare: Vec<u32>,
+    /// Slots in the order of admission, and those among them that do not decode yet.
+    order: Vec<u32>,
+    prefilling: Vec<u32>,
+    decoding: Decoding,
+    admissions: u64,
     plan: Option<Plan>,
     /// Preemptions since the start.
     pub preemptions: u64,
@@ -125,7 +133,12 @@ impl Engine {
             block_tokens,
             cache: BlockCache::new((kv_tokens / block_tokens) as u32),
             waiting: VecDeque::new(),
-            running: Vec::new(),
+            slots: Vec::new(),
+            spare: Vec::new(),
+            order: Vec::new(),
+            prefilling: Vec::new(),
+            decoding: Decoding::new(block_tokens),
+            admissions: 0,
             plan: None,
             preemptions: 0,
             recomputed_tokens: 0,
@@ -143,7 +156,7 @@ impl Engine {
     /// Requests that run or wait.
     #[must_use]
     pub fn load(&self) -> usize {
-        self.running.len() + self.waiting.len()
+        self.order.len() + self.waiting.len()
     }
 
     /// KV tokens in use by running requests.
@@ -160,7 +173,17 @@ impl Engine {
 
     /// A request arrives. The step in flight ends first.
     pub fn arrive(&mut self, now: Nanos, request: Request) {
-        self.waiting.push_back(Running { request, computed: 0, produced: 0, reported: 0, cached_tokens: None, table: Vec::new(), registered: 0 });
+        self.waiting.push_back(Running {
+            request,
+            seq: 0,
+            computed: 0,
+            produced: 0,
+            joined: None,
+            reported: 0,
+            cached_tokens: None,
+            table: Table::default(),
+            registered: 0,
+        });
         match &mut self.plan {
             Some(plan) if plan.chunks.is_empty() => {
                 let steps = decode_steps_until(&self.model, plan.sequences, plan.context_tokens, now.saturating_sub(plan.start)).clamp(1, plan.steps);
@@ -178,114 +201,175 @@ impl Engine {
         let Some(plan) = self.plan.take() else { return };
         debug_assert_eq!(plan.end, now);
         // Nobody has taken blocks since the plan was made, so the room it counted on is there.
-        self.extend_tables(plan.steps);
-        let mut chunks = vec![0; self.running.len()];
-        for &(at, tokens) in &plan.chunks {
-            chunks[at] = tokens;
+        self.cache.take_blank(self.decoding.blocks_between(1, plan.steps) as u32);
+        self.output_tokens += plan.sequences * plan.steps;
+        let mut news = self.decoding.advance(plan.steps);
+        news.retain(|&(seq, slot)| runs(&self.slots, seq, slot));
+        for &(slot, tokens) in &plan.chunks {
+            self.compute(slot, tokens, &mut news);
         }
-        for (running, &chunk) in self.running.iter_mut().zip(&chunks) {
-            let (id, cached_tokens) = (running.request.id, running.cached_tokens.unwrap_or(0));
-            if chunk > 0 {
-                running.computed += chunk;
-                if running.computed < running.context() {
-                    register(running, &mut self.cache, self.block_tokens);
-                    continue;
-                }
-                running.produced += 1;
-                self.output_tokens += 1;
-                if running.produced == 1 {
-                    events.push(Event::FirstToken { id, cached_tokens });
-                }
-            } else if running.decodes() {
-                running.computed += plan.steps;
-                running.produced += plan.steps;
-                self.output_tokens += plan.steps;
-            } else {
-                continue;
-            }
-            register(running, &mut self.cache, self.block_tokens);
-            if running.produced >= running.request.output_tokens {
-                events.push(Event::Finished { id, cached_tokens });
-            } else if running.produced >= running.reported + REPORT_TOKENS {
-                running.reported = running.produced;
-                events.push(Event::Progress { id, output_tokens: running.produced });
+        news.sort_unstable();
+        let mut finished = Vec::new();
+        for &(_, slot) in &news {
+            if self.tell(slot, events) {
+                finished.push(slot);
             }
         }
-        let cache = &mut self.cache;
-        self.running.retain(|running| {
-            let finished = running.produced >= running.request.output_tokens;
-            if finished {
-                cache.release(&running.table);
-            }
-            !finished
-        });
+        for &slot in &finished {
+            self.finish(slot);
+        }
         self.make_plan(now, events);
+    }
+
+    /// Ends a prefill chunk; a request whose context is computed joins those that decode, which is news.
+    fn compute(&mut self, slot: u32, tokens: u64, news: &mut Vec<(u64, u32)>) {
+        let running = running(&mut self.slots, slot);
+        running.computed += tokens;
+        register(running, running.computed, &mut self.cache, self.block_tokens);
+        if running.computed < running.context() {
+            return;
+        }
+        running.produced += 1;
+        self.output_tokens += 1;
+        running.joined = Some(self.decoding.join(running.request.prompt_tokens, running.produced));
+        self.prefilling.retain(|&other| other != slot);
+        news.push((running.seq, slot));
+    }
+
+    /// Tells what a decoding request has reached; `true` when that is its end.
+    fn tell(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
+        let running = running(&mut self.slots, slot);
+        let joined = running.joined.expect("only decoding requests have news");
+        let produced = self.decoding.produced(joined);
+        let (id, cached_tokens) = (running.request.id, running.cached_tokens.unwrap_or(0));
+        if produced == 1 {
+            events.push(Event::FirstToken { id, cached_tokens });
+        }
+        if produced >= running.request.output_tokens {
+            events.push(Event::Finished { id, cached_tokens });
+            return true;
+        }
+        if produced >= running.reported + REPORT_TOKENS {
+            running.reported = produced;
+            events.push(Event::Progress { id, output_tokens: produced });
+        }
+        let next = (running.reported + REPORT_TOKENS).min(running.request.output_tokens);
+        self.decoding.expect_news(joined + next as i64, running.seq, slot);
+        false
+    }
+
+    fn finish(&mut self, slot: u32) {
+        let seq = running(&mut self.slots, slot).seq;
+        let at = self.order.partition_point(|&other| self.slots[other as usize].as_ref().is_some_and(|running| running.seq < seq));
+        self.order.remove(at);
+        let mut running = self.leave(slot);
+        self.settle_left(&mut running);
+        self.cache.release(&running.table);
+    }
+
+    /// Takes a request out of its slot, and out of those that decode.
+    fn leave(&mut self, slot: u32) -> Running {
+        self.spare.push(slot);
+        let mut running = self.slots[slot as usize].take().expect("it runs");
+        if let Some(joined) = running.joined.take() {
+            running.produced = self.decoding.leave(running.request.prompt_tokens, joined);
+            running.computed = running.context() - 1;
+            running.table.blank = running.computed.div_ceil(self.block_tokens) as u32 - running.registered;
+        }
+        running
+    }
+
+    fn settle_left(&mut self, left: &mut Running) {
+        register(left, left.computed, &mut self.cache, self.block_tokens);
+    }
+
+    /// Registers what the decoding requests have filled since somebody looked.
+    fn settle(&mut self) {
+        for &slot in &self.order {
+            let running = running(&mut self.slots, slot);
+            let Some(joined) = running.joined else { continue };
+            let computed = running.request.prompt_tokens + self.decoding.produced(joined) - 1;
+            running.table.blank = computed.div_ceil(self.block_tokens) as u32 - running.registered;
+            register(running, computed, &mut self.cache, self.block_tokens);
+        }
     }
 
     /// Decides what the next step computes.
     fn make_plan(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        if !self.waiting.is_empty() {
+            self.settle();
+        }
         self.make_room(events);
-        self.extend_tables(1);
-        let decoding: Vec<bool> = self.running.iter().map(Running::decodes).collect();
-        let sequences = decoding.iter().filter(|&&decodes| decodes).count() as u64;
+        self.cache.take_blank(self.decoding.blocks_between(0, 1) as u32);
+        let sequences = self.decoding.sequences();
         let mut budget = self.model.max_batched_tokens.saturating_sub(sequences);
         let mut chunks = Vec::new();
-        for (at, running) in self.running.iter().enumerate().filter(|&(at, _)| !decoding[at]) {
+        for &slot in &self.prefilling {
+            let running = running(&mut self.slots, slot);
             let tokens = (running.context() - running.computed).min(budget);
             if tokens > 0 {
-                chunks.push((at, tokens));
+                chunks.push((slot, tokens));
                 budget -= tokens;
             }
         }
-        while budget > 0 && (self.running.len() as u64) < self.model.max_sequences && self.admit() {
-            let at = self.running.len() - 1;
-            let tokens = (self.running[at].context() - self.running[at].computed).min(budget);
-            chunks.push((at, tokens));
+        while budget > 0 && (self.order.len() as u64) < self.model.max_sequences {
+            let Some(slot) = self.admit() else { break };
+            let running = running(&mut self.slots, slot);
+            let tokens = (running.context() - running.computed).min(budget);
+            chunks.push((slot, tokens));
             budget -= tokens;
         }
-        let context_tokens = self.running.iter().filter(|running| running.decodes()).map(Running::context).sum();
-        let steps = if chunks.is_empty() && !self.single_steps { self.quiet_steps() } else { 1 };
         if sequences == 0 && chunks.is_empty() {
             return;
         }
+        let context_tokens = self.decoding.context_tokens();
+        self.decoding.forget_news(|seq, slot| !runs(&self.slots, seq, slot));
+        let steps = if chunks.is_empty() && !self.single_steps { self.decoding.quiet_steps(u64::from(self.cache.free_blocks())) } else { 1 };
         let took_s = if chunks.is_empty() {
             self.model.decode_s(sequences, context_tokens, steps)
         } else {
-            let work: Vec<(u64, u64)> = chunks.iter().map(|&(at, tokens)| (tokens, self.running[at].computed)).collect();
+            let work: Vec<(u64, u64)> = chunks.iter().map(|&(slot, tokens)| (tokens, running(&mut self.slots, slot).computed)).collect();
             self.model.step_s(&work, sequences, context_tokens)
         };
         self.plan = Some(Plan { start: now, steps, chunks, sequences, context_tokens, end: now + nanos(took_s) });
     }
 
-    /// Starts the first waiting request when its whole context fits beside what runs.
-    fn admit(&mut self) -> bool {
-        let Some(next) = self.waiting.front() else { return false };
+    /// Starts the first waiting request when its whole context fits beside what runs; answers its slot.
+    fn admit(&mut self) -> Option<u32> {
+        let next = self.waiting.front()?;
         let context = next.context();
         // The last token is always computed, so that there is something to sample from.
-        let reusable = (context.saturating_sub(1) / self.block_tokens) as usize;
-        let chain = &next.request.chain;
-        let hits = self.cache.hits(&chain[..reusable.min(chain.len())]);
-        let blocks = context.div_ceil(self.block_tokens) as usize;
-        let Some(table) = self.cache.take(&chain[..hits], blocks - hits) else { return false };
-        let mut next = self.waiting.pop_front().expect("there is a first one");
-        next.computed = hits as u64 * self.block_tokens;
+        let reusable = (context.saturating_sub(1) / self.block_tokens) as u32;
+        let (hits, table) = self.cache.take(&next.request.chain, reusable, context.div_ceil(self.block_tokens) as u32)?;
+        let mut next = self.waiting.pop_front()?;
+        next.computed = u64::from(hits) * self.block_tokens;
         next.registered = hits;
         next.table = table;
+        next.seq = self.admissions;
+        self.admissions += 1;
         if next.cached_tokens.is_none() {
             next.cached_tokens = Some(next.computed.min(next.request.prompt_tokens));
         } else {
             self.recomputed_tokens += context - next.computed;
         }
-        self.running.push(next);
-        true
+        let slot = self.spare.pop().unwrap_or(self.slots.len() as u32);
+        if slot as usize == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot as usize] = Some(next);
+        self.order.push(slot);
+        self.prefilling.push(slot);
+        Some(slot)
     }
 
     /// Preempts the youngest requests until every decoding one has room for its next token.
     fn make_room(&mut self, events: &mut Vec<Event>) {
-        while self.blocks_for(1) > u64::from(self.cache.free_blocks()) {
-            let mut victim = self.running.pop().expect("whoever needs room is running");
-            self.cache.release(&victim.table);
-            victim.table = Vec::new();
+        while self.decoding.blocks_between(0, 1) > u64::from(self.cache.free_blocks()) {
+            let slot = self.order.pop().expect("whoever needs room is running");
+            self.prefilling.retain(|&other| other != slot);
+            let mut victim = self.leave(slot);
+            self.settle_left(&mut victim);
+            self.cache.release(&std::mem::take(&mut victim.table));
             victim.registered = 0;
             victim.computed = 0;
             self.preemptions += 1;
@@ -293,54 +377,24 @@ impl Engine {
             self.waiting.push_front(victim);
         }
     }
-
-    /// Blocks that `steps` decode steps take.
-    fn blocks_for(&self, steps: u64) -> u64 {
-        let decoding = self.running.iter().filter(|running| running.decodes());
-        decoding.map(|running| (running.computed + steps).div_ceil(self.block_tokens).saturating_sub(running.table.len() as u64)).sum()
-    }
-
-    /// Decode steps until somebody finishes, reports or lacks room; at least 1.
-    fn quiet_steps(&self) -> u64 {
-        let until_news = self
-            .running
-            .iter()
-            .filter(|running| running.decodes())
-            .map(|running| (running.request.output_tokens - running.produced).min(running.reported + REPORT_TOKENS - running.produced))
-            .min()
-            .unwrap_or(1)
-            .max(1);
-        let free = u64::from(self.cache.free_blocks());
-        if self.blocks_for(until_news) <= free {
-            return until_news;
-        }
-        // The largest number of steps that still has room; one step has, because make_room saw to it.
-        let (mut fits, mut lacks) = (1, until_news);
-        while fits + 1 < lacks {
-            let middle = fits.midpoint(lacks);
-            if self.blocks_for(middle) <= free { fits = middle } else { lacks = middle }
-        }
-        fits
-    }
-
-    /// Gives the decoding requests the blocks that so many steps fill.
-    fn extend_tables(&mut self, steps: u64) {
-        for running in self.running.iter_mut().filter(|running| running.decodes()) {
-            let blocks = (running.computed + steps).div_ceil(self.block_tokens) as usize;
-            while running.table.len() < blocks {
-                running.table.push(self.cache.take_one().expect("the room was counted"));
-            }
-        }
-    }
 }
 
-/// Registers the blocks that have become full.
-fn register(running: &mut Running, cache: &mut BlockCache, block_tokens: u64) {
-    let full = ((running.computed / block_tokens) as usize).min(running.request.chain.len());
-    for at in running.registered..full {
-        cache.computed(running.table[at], running.request.chain[at]);
+/// Whether the request of this admission still has this slot.
+fn runs(slots: &[Option<Running>], seq: u64, slot: u32) -> bool {
+    slots[slot as usize].as_ref().is_some_and(|running| running.seq == seq)
+}
+
+fn running(slots: &mut [Option<Running>], slot: u32) -> &mut Running {
+    slots[slot as usize].as_mut().expect("a listed slot is taken")
+}
+
+/// Registers the blocks that have become full with `computed` tokens.
+fn register(running: &mut Running, computed: u64, cache: &mut BlockCache, block_tokens: u64) {
+    let full = (computed / block_tokens).min(running.request.chain.len() as u64) as u32;
+    if full > running.registered {
+        cache.computed(&mut running.table, &running.request.chain, running.registered, full);
+        running.registered = full;
     }
-    running.registered = running.registered.max(full);
 }
 
 /// Least number of decode steps that last at least `elapsed`: the step in flight is the last of them.
