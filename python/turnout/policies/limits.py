@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from turnout.errors import PolicyError
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
     from turnout.policies.view import FleetView
 
-RawLimits = dict[str, float | NDArray[np.float64]]
+RawLimits = dict[str, Any]
+"""By field: a float, a float64 array, or a placement, its parameters and a truth value as they are."""
 
 
 class _Rule(NamedTuple):
@@ -42,13 +44,26 @@ _RULES: Final[dict[str, _Rule]] = {
     "cost_decode": _Rule("R"),
 }
 
+_ANY: Final = (0.0, float("inf"), "a finite number >= 0")
+_SHARE: Final = (0.0, 1.0, "a number from 0 to 1")
+
+PLACEMENTS: Final[dict[str, dict[str, tuple[float, float, str]]]] = {
+    "cost": {},
+    "round_robin": {},
+    "least_loaded": {"turns": _ANY, "sessions": _ANY},
+    "cache_aware": {"cache_threshold": _SHARE, "balance_abs": _ANY, "balance_rel": _ANY},
+    "dynamo": {"overlap_weight": _ANY, "temperature": _ANY},
+    "hash": {},
+}
+"""By placement its parameters: least and largest value, and both in words. Each also takes `sticky`, 0 or 1."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limits:
     """Set-points for a fleet of R replicas and W workloads. Every field is optional; `None` means its default.
 
     A scalar stands for every row and column; otherwise the shape must be exact. Rows follow the view that the limits
-    were computed from, and are applied by name. Lower caps never evict: they stop admission.
+    were computed from, and are applied by name. Lower caps evict nobody, unless `shed`: they stop admission.
 
     Attributes:
         session_cap: (R,) charged sessions above which no new or paused session is admitted; inf (default) = none.
@@ -68,6 +83,17 @@ class Limits:
         cost_prefill: (R,) weight of the seconds of prefill that the turn itself needs; default 2.
         cost_backlog: (R,) weight of the seconds of prefill queued on the replica; default 1.
         cost_decode: (R,) weight of the seconds by which the replica's charge slows the turn's decode; default 1.
+        placement: How the replicas that may take a new or paused session are ranked; a continuation of a charged
+            session stays on its replica whatever it says. `"cost"` (default): seconds until the turn is served;
+            `"round_robin"`: one after the other; `"least_loaded"`: fewest turns in flight; `"cache_aware"`: longest
+            cached prefix while the fleet is balanced, fewest turns else; `"dynamo"`: prefill blocks + blocks held;
+            `"hash"`: rendezvous hash of the session's name.
+        placement_args: Parameters of the placement, by name: `least_loaded` has `turns` (1) and `sessions` (0), the
+            weights of turns in flight and of charged sessions; `cache_aware` has `cache_threshold` (0.3),
+            `balance_abs` (64) and `balance_rel` (1.5); `dynamo` has `overlap_weight` (1) and `temperature` (0).
+            All have `sticky` (1): 0 reclaims a session as soon as it is idle, so that each of its turns is placed anew.
+        shed: True reclaims idle sessions above `session_cap` or `workload_cap`, those admitted last first; default
+            False: caps evict nobody.
         memory: All that a policy may remember: handed back as `last.memory` at the next step. Never sent to the core.
 
     Example:
@@ -95,6 +121,9 @@ class Limits:
     cost_prefill: ArrayLike | None = None
     cost_backlog: ArrayLike | None = None
     cost_decode: ArrayLike | None = None
+    placement: str | None = None
+    placement_args: dict[str, float] | None = None
+    shed: bool | None = None
     memory: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def to_raw(self, view: FleetView) -> RawLimits:
@@ -104,7 +133,8 @@ class Limits:
             view: The view that the limits were computed from: gives R, W, the row names and the default ceiling.
 
         Returns:
-            The fields that are set: a float for a single number, else a C-contiguous float64 array of the full shape.
+            The fields that are set: a float for a single number, text, mapping or truth value as they are, else a
+            C-contiguous float64 array of the full shape.
 
         Raises:
             PolicyError: A field has the wrong type or shape, or a value that cannot be enforced. The message names
@@ -123,6 +153,13 @@ class Limits:
             if low.size:
                 where, wanted = view.replicas[low[0]], f"at least ceiling_tokens, {ceiling[low[0]]:g}"
                 raise _refuse("overflow_tokens", where, f"{overflow[low[0]]:g}", wanted)
+        _check_placement(self.placement, self.placement_args)
+        if self.shed is not None and not isinstance(self.shed, bool):
+            raise _refuse("shed", "", repr(self.shed)[:80], "True or False")
+        for name in ("placement", "placement_args", "shed"):
+            value = getattr(self, name)
+            if value is not None:
+                raw[name] = value
         if not isinstance(self.memory, dict) or not all(
             isinstance(key, str) and isinstance(kept, np.ndarray) for key, kept in self.memory.items()
         ):
@@ -160,6 +197,25 @@ def _spell_out(name: str, value: ArrayLike, rule: _Rule, view: FleetView) -> NDA
         least = "a number >= 1" if name == "lookahead" else "a number > 0" if rule.positive else "a number >= 0"
         raise _refuse(name, where, f"{given[at]:g}", least + (" or inf" if rule.infinite else ""))
     return np.ascontiguousarray(np.broadcast_to(given, shape)) if shape else given
+
+
+def _check_placement(placement: str | None, args: dict[str, float] | None) -> None:
+    """Check the placement and its parameters, in the words of the core."""
+    known = PLACEMENTS.get(placement or "cost") if isinstance(placement, str | None) else None
+    if known is None:
+        raise _refuse("placement", "", repr(placement)[:80], ", ".join(PLACEMENTS))
+    if args is None:
+        return
+    if not isinstance(args, dict):
+        raise _refuse("placement_args", "", repr(args)[:80], "a dict from str to numbers")
+    own = {**known, "sticky": (0.0, 1.0, "0 or 1")}
+    for name, value in args.items():
+        if name not in own:
+            raise _refuse("placement_args", str(name), repr(value)[:80], ", ".join(own))
+        least, most, accepted = own[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= most or value == np.inf or (name == "sticky" and value not in {0, 1}):
+            raise _refuse("placement_args", name, f"{value:g}" if number else repr(value)[:80], accepted)
 
 
 def _refuse(name: str, where: str, value: str, accepted: str) -> PolicyError:

@@ -6,11 +6,14 @@ ceiling on tokens stays beside the caps: a quota counts sessions of mean size, t
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from turnout.errors import InvalidArgument
 from turnout.policies.limits import Limits
+from turnout.policies.session_admission import SessionAdmission
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +47,10 @@ class Misa:
         paper: True applies max(1, .) on every replica, as published: a small replica with many workloads is overspent
             and only the ceiling binds. False applies it, per workload, on the replica where the remainder is largest,
             and gives each workload the whole replica where everybody's sessions fit beside each other.
+        session_cap: The adaptive cap on a replica's sessions that the paper sets beside the quotas; None = no such cap.
+
+    Raises:
+        InvalidArgument: `session_cap` is neither a `SessionAdmission` nor None.
 
     Example:
         >>> from turnout.policies import FleetView
@@ -53,13 +60,15 @@ class Misa:
         array([[10.,  7., 17.]])
     """
 
-    def __init__(self, *, paper: bool = False) -> None:
-        """Choose how a share below one session is treated, see the class."""
+    def __init__(self, *, paper: bool = False, session_cap: SessionAdmission | None = None) -> None:
+        """Choose how a share below one session is treated, and a cap on all sessions, see the class."""
         self.paper = paper
+        self.session_cap = _admission(session_cap)
 
     def limits(self, view: FleetView, last: Limits) -> Limits:
         """Set `workload_cap` (R, W), a ceiling of 0.95 B and the longest lease, see `Policy.limits`."""
-        return _quotas(view, last, view.context_tokens, paper=self.paper)
+        limits = _quotas(view, last, view.context_tokens, paper=self.paper)
+        return _with_session_cap(limits, self.session_cap, view, last)
 
 
 class MisaT:
@@ -71,6 +80,10 @@ class MisaT:
 
     Args:
         paper: As in `Misa`.
+        session_cap: As in `Misa`.
+
+    Raises:
+        InvalidArgument: `session_cap` is neither a `SessionAdmission` nor None.
 
     Example:
         >>> from turnout.policies import FleetView
@@ -80,13 +93,15 @@ class MisaT:
         array([[9., 9., 3.]])
     """
 
-    def __init__(self, *, paper: bool = False) -> None:
-        """Choose how a share below one session is treated, see the class."""
+    def __init__(self, *, paper: bool = False, session_cap: SessionAdmission | None = None) -> None:
+        """Choose how a share below one session is treated, and a cap on all sessions, see the class."""
         self.paper = paper
+        self.session_cap = _admission(session_cap)
 
     def limits(self, view: FleetView, last: Limits) -> Limits:
         """Set `workload_cap` (R, W), a ceiling of 0.95 B and the longest lease, see `Policy.limits`."""
-        return _quotas(view, last, view.context_tokens * view.residency_s, paper=self.paper)
+        limits = _quotas(view, last, view.context_tokens * view.residency_s, paper=self.paper)
+        return _with_session_cap(limits, self.session_cap, view, last)
 
 
 def unfinished(view: FleetView) -> NDArray[np.float64]:
@@ -119,7 +134,7 @@ def _quotas(view: FleetView, last: Limits, price: NDArray[np.float64], *, paper:
         names = np.array([*view.replicas, "", *view.workloads])
         if np.array_equal(last.memory.get("names", np.array([])), names):
             cap = np.where(np.abs(exact - last.memory["cap"]) < DEAD_BAND, last.memory["cap"], cap)
-    granted = np.maximum(cap, 1.0 if paper else _one_each(view, exact))
+    granted = np.maximum(cap, 1.0 if paper else _at_least(view, exact, cap, scarce))
     return Limits(
         workload_cap=granted,
         ceiling_tokens=CEILING_SHARE * view.kv_tokens,
@@ -128,15 +143,44 @@ def _quotas(view: FleetView, last: Limits, price: NDArray[np.float64], *, paper:
     )
 
 
-def _one_each(view: FleetView, exact: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(R, W) 1 on the accepting replica where a workload's share is nearest to one more session, else 0."""
-    least = np.zeros_like(exact)
-    if not view.accepting.any():
+def _at_least(
+    view: FleetView, exact: NDArray[np.float64], cap: NDArray[np.float64], scarce: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """(R, W) the session that nobody is refused: 1 or 0.
+
+    A workload may have one where nothing is scarce, and everywhere else on the accepting replica where its share is
+    nearest to one more session. A replica whose every share is below one session goes to the workload with the largest:
+    sessions of more than a replica's capacity are then served on as many replicas as there are.
+    """
+    least = np.broadcast_to(~scarce & view.accepting[:, None], exact.shape).astype(np.float64)
+    if not view.accepting.any() or not view.workloads:
         return least
     # Ties go round by the ranks of the names: the order of the rows is no reason, and one replica must not take all.
     turn = np.add.outer(np.argsort(np.argsort(view.replicas)), np.argsort(np.argsort(view.workloads)))
-    remainder = np.round(np.where(np.isfinite(exact), exact, 0.0) % 1.0, 9) % 1.0
+    known = np.where(np.isfinite(exact), exact, 0.0)
+    remainder = np.round(known % 1.0, 9) % 1.0
     closed = np.broadcast_to(~view.accepting[:, None], exact.shape)
     order = np.lexsort((turn % len(view.replicas), -remainder, closed), axis=0)
     least[order[0], np.arange(exact.shape[1])] = 1.0
+    # Even and odd replicas begin at opposite ends; a workload without sessions has no share, and no part in it.
+    share = np.round(known, 9) * (unfinished(view) > 0)
+    rank = np.argsort(np.argsort(view.workloads)) * np.where(np.argsort(np.argsort(view.replicas)) % 2, -1, 1)[:, None]
+    open_to = np.where(share > 0, np.maximum(cap, least), 0.0).max(axis=1)
+    idle = view.accepting & (open_to < 1) & (share.max(axis=1) > 0)
+    first = np.lexsort((rank, -share), axis=1)[:, 0]
+    least[idle, first[idle]] = 1.0
     return least
+
+
+def _admission(given: object) -> SessionAdmission | None:
+    if given is not None and not isinstance(given, SessionAdmission):
+        raise InvalidArgument(f"session_cap: got {given!r}, accepted is a SessionAdmission or None")
+    return given
+
+
+def _with_session_cap(limits: Limits, admission: SessionAdmission | None, view: FleetView, last: Limits) -> Limits:
+    """The same limits with the cap of session admission beside the quotas."""
+    if admission is None:
+        return limits
+    cap, memory = admission.cap(view, last)
+    return dataclasses.replace(limits, session_cap=cap, memory={**limits.memory, **memory})

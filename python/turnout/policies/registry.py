@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from turnout.errors import UnknownPolicy
 from turnout.policies.block_time import BlockTime
+from turnout.policies.cache_aware import CacheAware
+from turnout.policies.concur import Concur
 from turnout.policies.contract import Policy
+from turnout.policies.dynamo_cost import DynamoCost
 from turnout.policies.lease_gate import LeaseGate
 from turnout.policies.misa import Misa, MisaT
 from turnout.policies.open import Open
+from turnout.policies.round_robin import RoundRobin
+from turnout.policies.session_admission import SessionAdmission
 from turnout.policies.static_cap import StaticCap
+from turnout.policies.sticky_least_loaded import StickyLeastLoaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +30,12 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "misa-t": MisaT,
     "block-time": BlockTime,
     "lease-gate": LeaseGate,
+    "session-admission": SessionAdmission,
+    "concur": Concur,
+    "round-robin": RoundRobin,
+    "sticky-least-loaded": StickyLeastLoaded,
+    "cache-aware": CacheAware,
+    "dynamo-cost": DynamoCost,
 }
 """The shipped policies by name."""
 
@@ -34,10 +46,8 @@ def lookup(name: str) -> Policy:
     """Make the policy of this name.
 
     Args:
-        name: A shipped name (`open`, `static-cap`, `static-cap:24`, `misa`, `misa-t`, `block-time`,
-            `lease-gate`), or
-            `package.module:attribute` where the attribute is a policy, or a class or function that makes one without
-            arguments.
+        name: A shipped name (those of `POLICIES`, and `static-cap:24`), or `package.module:attribute` where the
+            attribute is a policy, or a class or function that makes one without arguments.
 
     Returns:
         A new policy (the attribute itself where it is an instance).
@@ -51,7 +61,8 @@ def lookup(name: str) -> Policy:
         >>> lookup("fifo")
         Traceback (most recent call last):
         turnout.errors.UnknownPolicy: policy: got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, \
-lease-gate, static-cap:N (N sessions per replica) or package.module:Class
+lease-gate, session-admission, concur, round-robin, sticky-least-loaded, cache-aware, dynamo-cost, \
+static-cap:N (N sessions per replica) or package.module:Class
     """
     if name in POLICIES:
         return POLICIES[name]()

@@ -64,6 +64,7 @@ _COLUMNS: Final[dict[str, _Column]] = {
     "forced": _Column("W", "i8", 0),
     "context_tokens": _Column("W", "f8", 0),
     "growth_tokens": _Column("W", "f8", 0),
+    "final_tokens": _Column("W", "f8", 0),
     "output_tokens": _Column("W", "f8", 0),
     "residency_s": _Column("W", "f8", 0),
     "token_seconds": _Column("W", "f8", 0),
@@ -122,6 +123,7 @@ class FleetView:
         forced: (W,) int64, turns placed against a limit, since the start.
         context_tokens: (W,) mean context k of a live session, tokens; 0 = unknown.
         growth_tokens: (W,) mean growth L of a session from its first prompt to its end, tokens; 0 = unknown.
+        final_tokens: (W,) mean length of a session at its end, over recently finished ones, tokens; 0 = unknown.
         output_tokens: (W,) expected output of a running turn, tokens; 0 = unknown.
         residency_s: (W,) mean residency T, first placement to last completion with tool gaps, s; 0 = unknown.
         token_seconds: (W,) mean charge integrated over a session Z = kT, token s; 0 = unknown.
@@ -177,6 +179,7 @@ class FleetView:
     forced: Ints
     context_tokens: Floats
     growth_tokens: Floats
+    final_tokens: Floats
     output_tokens: Floats
     residency_s: Floats
     token_seconds: Floats

@@ -285,7 +285,7 @@ def an_empty_workload_changes_nothing(policy: PolicySource, *, views: Sequence[F
 
 def _arrays(limits: Limits) -> dict[str, NDArray[np.generic]]:
     """The fields of limits that are arrays, and so could be changed in place, copied."""
-    values = ((name, getattr(limits, name)) for name in LIMIT_SHAPES)
+    values = ((name, getattr(limits, name, None)) for name in LIMIT_SHAPES)
     return {name: value.copy() for name, value in values if isinstance(value, np.ndarray)}
 
 

@@ -144,6 +144,7 @@ def fleet_views(
     largest, total = own.max(axis=1, initial=0), own.sum(axis=1)
     charge = _blocks(largest + (total - largest) * numbers(4, r) // 4)
     idle_tokens = np.minimum(_blocks((idle * holds).sum(axis=1)), charge)
+    turns = 32 * numbers(2, r)
     finished = np.where((size > 0) | (residency > 0), held_new + 1, 0)
     return FleetView.build(
         [machine.name for machine in machines],
@@ -161,6 +162,10 @@ def fleet_views(
         resident_tokens=np.minimum(charge, [machine.kv_tokens for machine in machines]),
         backlog_tokens=running.sum(axis=1) * 100,
         running_turns=running.sum(axis=1),
+        lost_tokens=_blocks(idle_tokens * numbers(2, r) // 4),
+        reported_turns=turns,
+        forecast_tokens=turns * 64,
+        missing_tokens=turns * 16 * numbers(4, r),
         stalled=(charge == 0) & bool((held_new + held_paused).any()),
         prefill_tokens_per_s=draw(st.sampled_from([20_000, 1_000, 100_000])),
         sessions_running=running,
@@ -179,6 +184,7 @@ def fleet_views(
         pauses=held_paused,
         context_tokens=size,
         growth_tokens=growth,
+        final_tokens=np.where(size > 0, size + growth, 0),
         output_tokens=output,
         residency_s=residency,
         token_seconds=size * residency,

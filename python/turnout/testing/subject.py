@@ -9,6 +9,7 @@ import numpy as np
 
 from turnout.errors import InvalidArgument, PolicyError
 from turnout.policies import FleetView, Limits, Policy
+from turnout.testing.tables import numbers
 from turnout.testing.violation import PolicyViolation
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class Subject:
         return limits
 
     def spell(self, limits: Limits, view: FleetView) -> RawLimits:
-        """The limits as they would be sent to the core."""
+        """The limits as they would be sent to the core, as numbers."""
         try:
-            return limits.to_raw(view)
+            return numbers(limits.to_raw(view))
         except PolicyError as error:
             self.breaks(str(error))
 

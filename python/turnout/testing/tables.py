@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from turnout.policies import FleetView, Limits
+from turnout.policies.limits import PLACEMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +36,35 @@ def _shape_of(field: str) -> str:
     return _LETTERS[np.shape(Limits(**one).to_raw(_PROBE)[field])]
 
 
+_NO_NUMBERS: Final = {"memory", "placement", "placement_args", "shed"}
+_CHOICES: Final = ["placement", "shed", "placement_args.sticky"]
+_PARAMETERS: Final = [f"placement_args.{name}" for own in PLACEMENTS.values() for name in own]
+
 LIMIT_SHAPES: Final[dict[str, str]] = {
-    entry.name: _shape_of(entry.name) for entry in dataclasses.fields(Limits) if entry.name != "memory"
-}
-"""By field of `Limits`: `""`, `R`, `W` or `RW`."""
+    entry.name: _shape_of(entry.name) for entry in dataclasses.fields(Limits) if entry.name not in _NO_NUMBERS
+} | dict.fromkeys([*_CHOICES, *_PARAMETERS], "")
+"""By field of `Limits`, as `numbers` names them: `""`, `R`, `W` or `RW`."""
 
 _RELATIVE: Final = 1e-9
 """Sums in another order differ in their last bits; anything more is another answer."""
+
+
+def numbers(raw: RawLimits) -> RawLimits:
+    """Spelled-out limits as numbers alone: a placement by its place in the list, each of its parameters by itself.
+
+    Example:
+        >>> numbers({"placement": "round_robin", "placement_args": {"sticky": 0}, "shed": True})
+        {'placement': 1.0, 'placement_args.sticky': 0.0, 'shed': 1.0}
+    """
+    told: RawLimits = {}
+    for name, value in raw.items():
+        if name == "placement_args":
+            told.update({f"{name}.{parameter}": float(value[parameter]) for parameter in sorted(value)})
+        elif name == "placement":
+            told[name] = float(list(PLACEMENTS).index(value))
+        else:
+            told[name] = float(value) if isinstance(value, bool) else value
+    return told
 
 
 def columns(view: FleetView) -> dict[str, NDArray[Any]]:
@@ -94,7 +117,7 @@ def with_empty_workload(view: FleetView, name: str, estimate: float) -> FleetVie
         name: Its name.
         estimate: What its estimates of size, growth, output and residency say; 0 = unknown.
     """
-    estimates = {"context_tokens", "growth_tokens", "output_tokens", "residency_s"}
+    estimates = {"context_tokens", "growth_tokens", "final_tokens", "output_tokens", "residency_s"}
     empty = columns(FleetView.build(view.replicas, [name]))
     changed = {}
     for column, array in columns(view).items():

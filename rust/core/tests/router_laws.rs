@@ -84,9 +84,7 @@ enum Event {
         output: u16,
         lease: u16,
         bypass: u8,
-        shed: bool,
-        placement: usize,
-        sticky: bool,
+        rules: (bool, usize, bool),
     },
     Wait {
         millis: u64,
@@ -116,8 +114,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3usize).prop_map(|replica| Event::Lose { replica }),
         2 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Add { replica, tokens }),
         1 => (0..4i64, 0..3usize, proptest::option::of(0..3usize)).prop_map(|(version, mode, replica)| Event::Weights { version, mode, replica }),
-        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8, any::<bool>(), 0..PLACEMENTS.len(), proptest::bool::weighted(0.8))
-            .prop_map(|(caps, ceiling, growth, output, lease, bypass, shed, placement, sticky)| Event::Limit { caps, ceiling, growth, output, lease, bypass, shed, placement, sticky }),
+        2 => (any::<[u8; 4]>(), 0..250u8, 0..200u16, 0..60u16, 0..9u16, 0..6u8, (any::<bool>(), 0..PLACEMENTS.len(), proptest::bool::weighted(0.8)))
+            .prop_map(|(caps, ceiling, growth, output, lease, bypass, rules)| Event::Limit { caps, ceiling, growth, output, lease, bypass, rules }),
         3 => (0..4_000u64).prop_map(|millis| Event::Wait { millis }),
     ]
 }
@@ -339,7 +337,7 @@ impl Caller {
                 let mode = [WeightsMode::Flush, WeightsMode::Keep, WeightsMode::Salt][*mode];
                 drop(self.router.weights_updated(self.now, *version, mode, replica.map(|at| REPLICAS[at])));
             }
-            Event::Limit { caps, ceiling, growth, output, lease, bypass, shed, placement, sticky } => {
+            Event::Limit { caps, ceiling, growth, output, lease, bypass, rules: (shed, placement, sticky) } => {
                 let replicas = self.router.replicas();
                 let cap = |at: usize| f64::from(caps[at] % 8) + if caps[at] % 8 == 7 { f64::INFINITY } else { 0.0 };
                 let limits = Limits {
@@ -431,16 +429,11 @@ impl Caller {
             let sessions = [running[0] + idle[0], running[1] + idle[1]];
             let before = self.sessions.insert(name.to_string(), sessions).unwrap_or_default();
             let Some(limits) = self.limits.get(&**name) else { continue };
-            if charge[row] > limits.overflow {
-                prop_assert!(idle.iter().sum::<f64>() < 1.0, "above the overflow nothing idle keeps its charge");
-            }
+            prop_assert!(charge[row] <= limits.overflow || idle.iter().sum::<f64>() < 1.0, "above the overflow nothing idle keeps its charge");
             prop_assert!(self.sticky || idle.iter().sum::<f64>() < 1.0, "nothing idle stays charged where nothing sticks");
-            if self.shed {
-                prop_assert!(idle.iter().sum::<f64>() < 1.0 || sessions.iter().sum::<f64>() <= limits.session_cap, "{idle:?} idle above {limits:?}");
-                for workload in 0..2 {
-                    prop_assert!(idle[workload] < 1.0 || sessions[workload] <= limits.workload_cap[workload], "{idle:?} idle above {limits:?}");
-                }
-            }
+            let crowded = sessions.iter().sum::<f64>() > limits.session_cap;
+            let above = (0..2).any(|at| idle[at] > 0.0 && (crowded || sessions[at] > limits.workload_cap[at]));
+            prop_assert!(!self.shed || !above, "{idle:?} of {sessions:?} idle above {limits:?}");
             for decision in admitted.iter().filter(|decision| decision.replica.as_deref() == Some(&**name)) {
                 let receipt = &decision.receipt;
                 let alone = receipt.charge_tokens == 0 && receipt.prompt_tokens as f64 <= limits.ceiling;

@@ -35,6 +35,7 @@ pub(crate) struct Estimator {
     prior: Prior,
     sessions: f64,
     growth: f64,
+    length: f64,
     block_seconds: f64,
     residency: f64,
     turns: f64,
@@ -58,6 +59,8 @@ pub(crate) struct Estimates {
     pub(crate) context_tokens: f64,
     /// Mean final growth since the first prompt (L).
     pub(crate) growth_tokens: f64,
+    /// Mean length at the end of finished sessions.
+    pub(crate) final_tokens: f64,
     /// Mean output a running turn has produced: E[O^2] / (2 E[O]).
     pub(crate) output_tokens: f64,
     /// Mean time charged (T).
@@ -80,12 +83,13 @@ impl Estimator {
     }
 
     /// Notes a finished session.
-    pub(crate) fn session(&mut self, meter: &Meter, grown_tokens: u64) {
-        for sum in [&mut self.sessions, &mut self.growth, &mut self.block_seconds, &mut self.residency] {
+    pub(crate) fn session(&mut self, meter: &Meter, grown_tokens: u64, final_tokens: u64) {
+        for sum in [&mut self.sessions, &mut self.growth, &mut self.length, &mut self.block_seconds, &mut self.residency] {
             *sum *= FADE;
         }
         self.sessions += 1.0;
         self.growth += grown_tokens as f64;
+        self.length += final_tokens as f64;
         self.block_seconds += meter.block_ns_completed as f64 / 1e9;
         self.residency += seconds(meter.charged_ns_completed);
         self.samples += 1;
@@ -103,7 +107,7 @@ impl Estimator {
 
     /// Halves the weight of what was learned: other weights behave otherwise.
     pub(crate) fn weights_updated(&mut self) {
-        for sum in [&mut self.sessions, &mut self.growth, &mut self.block_seconds, &mut self.residency] {
+        for sum in [&mut self.sessions, &mut self.growth, &mut self.length, &mut self.block_seconds, &mut self.residency] {
             *sum *= 0.5;
         }
     }
@@ -124,6 +128,7 @@ impl Estimator {
         Estimates {
             context_tokens: context,
             growth_tokens: growth,
+            final_tokens: ratio(self.length, self.sessions),
             output_tokens: ratio(self.output_squares, 2.0 * self.output),
             residency_s: residency,
             token_seconds: context * residency,

@@ -79,7 +79,7 @@ impl Router {
             workload.finished += 1;
             workload.finishes.count(self.now);
             if state.turns_completed > 0 {
-                workload.estimator.session(&state.meter, grown);
+                workload.estimator.session(&state.meter, grown, state.history_tokens);
             }
         } else {
             self.stats.sessions_dropped += 1;

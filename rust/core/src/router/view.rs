@@ -117,6 +117,7 @@ impl Router {
             column("forced", counts(&|workload| workload.forced)),
             column("context_tokens", learned(&|estimates| estimates.context_tokens)),
             column("growth_tokens", learned(&|estimates| estimates.growth_tokens)),
+            column("final_tokens", learned(&|estimates| estimates.final_tokens)),
             column("output_tokens", learned(&|estimates| estimates.output_tokens)),
             column("residency_s", learned(&|estimates| estimates.residency_s)),
             column("token_seconds", learned(&|estimates| estimates.token_seconds)),
