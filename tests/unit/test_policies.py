@@ -70,7 +70,18 @@ class TestQuota:
 
     def test_one_each_lands_where_the_remainder_is_largest(self) -> None:
         view = FleetView.build(["r0", "r1"], ["a", "b"], kv_tokens=[30_000, 50_000], held_new=1, context_tokens=60_000)
-        assert Misa().limits(view, NONE).workload_cap.tolist() == [[0, 0], [1, 1]]
+        caps = Misa().limits(view, NONE).workload_cap
+        assert caps[1].tolist() == [1, 1]
+        assert sorted(caps[0].tolist()) == [0, 1], "a replica whose every share is below one session serves the largest"
+
+    def test_sessions_larger_than_a_replica_use_every_replica(self) -> None:
+        # Four sessions of 120,000 tokens on four replicas of 100,000: floor(B / k) is 0 everywhere.
+        view = FleetView.build(["r0", "r1", "r2", "r3"], ["a"], kv_tokens=100_000, held_new=4, context_tokens=120_000)
+        assert Misa().limits(view, NONE).workload_cap.tolist() == [[1], [1], [1], [1]]
+        one = dataclasses.replace(view, held_new=np.array([1]))  # 30,000 tokens a replica: nothing is scarce
+        assert Misa().limits(one, NONE).workload_cap.tolist() == [[1], [1], [1], [1]]
+        closed = dataclasses.replace(view, accepting=np.array([True, False, True, False]))
+        assert Misa().limits(closed, NONE).workload_cap.tolist() == [[1], [0], [1], [0]]
 
     def test_one_each_needs_a_replica_that_accepts(self) -> None:
         view = FleetView.build(
@@ -196,6 +207,24 @@ class TestLimits:
             ({"lookahead": 0.5}, r"lookahead: got 0.5, accepted is a number >= 1"),
             ({"overflow_tokens": 999}, r"overflow_tokens\[r0\]: got 999, accepted is at least ceiling_tokens, 1000"),
             ({"ceiling_tokens": 5, "overflow_tokens": [5, 4]}, r"overflow_tokens\[r1\]: got 4, .* ceiling_tokens, 5"),
+            ({"placement": "fifo"}, r"placement: got 'fifo', accepted is cost, round_robin, least_loaded, cache_aware"),
+            ({"placement": 3}, r"placement: got 3, accepted is cost"),
+            ({"placement_args": [1]}, r"placement_args: got \[1\], accepted is a dict from str to numbers"),
+            ({"placement_args": {"turns": 1}}, r"placement_args\[turns\]: got 1, accepted is sticky"),
+            (
+                {"placement": "dynamo", "placement_args": {"temperature": math.nan}},
+                r"placement_args\[temperature\]: got nan",
+            ),
+            (
+                {"placement": "dynamo", "placement_args": {"temperature": math.inf}},
+                r"placement_args\[temperature\]: got inf, accepted is a finite",
+            ),
+            ({"placement": "hash", "placement_args": {"sticky": 0.5}}, r"placement_args\[sticky\]: got 0.5, .* 0 or 1"),
+            (
+                {"placement": "cache_aware", "placement_args": {"cache_threshold": "x"}},
+                r"placement_args\[cache_threshold\]: got 'x', accepted is a number from 0 to 1",
+            ),
+            ({"shed": 1}, r"shed: got 1, accepted is True or False"),
             ({"memory": {"cap": [1]}}, r"memory: got .*, accepted is a dict from str to ndarray"),
         ],
     )
@@ -273,7 +302,7 @@ class TestLookup:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("fifo", "got 'fifo', accepted is open, static-cap, misa, misa-t, block-time, lease-gate, static-cap:N"),
+            ("fifo", "got 'fifo', accepted is open, static-cap, .*, cache-aware, dynamo-cost, static-cap:N"),
             ("", "got '', accepted is open"),
             ("static-cap:0", "got 'static-cap:0', accepted is static-cap:N with a whole number N >= 1"),
             ("static-cap:many", "accepted is static-cap:N with a whole number"),

@@ -50,17 +50,17 @@ class Concur:
     Example:
         >>> from turnout.policies import FleetView
         >>> view = FleetView.build(["r0"], ["agent"], kv_tokens=1_000, sessions_idle=8, held_new=5, elapsed_s=10.0)
-        >>> Concur(first=8, step=2).limits(view, Limits()).session_cap
+        >>> Concur().limits(view, Limits()).session_cap
         array([10.])
     """
 
     def __init__(  # noqa: PLR0913 - one parameter per number of the rule
         self,
         *,
-        low: float = 0.7,
-        high: float = 0.9,
-        hit: float = 0.9,
-        step: float = 1.0,
+        low: float = 0.9,
+        high: float = 0.95,
+        hit: float = 0.5,
+        step: float = 2.0,
         cut: float = 0.8,
         first: float = 8.0,
         period_s: float = 10.0,

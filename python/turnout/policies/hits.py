@@ -1,4 +1,4 @@
-"""How much of what it should find in the cache a continuation finds, by replica: the overload signal of adaptive caps."""
+"""What continuations find in the cache of what they should, by replica: the overload signal of adaptive caps."""
 
 from __future__ import annotations
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from turnout.errors import PolicyError
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
     from turnout.policies.view import FleetView
 
 RawLimits = dict[str, Any]
@@ -90,8 +91,8 @@ class Limits:
         cost_prefill: (R,) weight of the seconds of prefill that the turn itself needs; default 2.
         cost_backlog: (R,) weight of the seconds of prefill queued on the replica; default 1.
         cost_decode: (R,) weight of the seconds by which the replica's charge slows the turn's decode; default 1.
-        placement: How the replicas that may take a new or paused session are ranked; a continuation of a charged session
-            stays on its replica whatever it says. `"cost"` (default): seconds until the turn is served;
+        placement: How the replicas that may take a new or paused session are ranked; a continuation of a charged
+            session stays on its replica whatever it says. `"cost"` (default): seconds until the turn is served;
             `"round_robin"`: one after the other; `"least_loaded"`: fewest turns in flight; `"cache_aware"`: longest
             cached prefix while the fleet is balanced, fewest turns else; `"dynamo"`: prefill blocks + blocks held;
             `"hash"`: rendezvous hash of the session's name.
@@ -156,20 +157,7 @@ class Limits:
             if value is not None:
                 array = _spell_out(name, value, rule, view)
                 raw[name] = float(array) if rule.shape == "" else array
-        if "overflow_tokens" in raw:
-            ceiling = np.broadcast_to(raw.get("ceiling_tokens", view.kv_tokens), (len(view.replicas),))
-            overflow = np.broadcast_to(raw["overflow_tokens"], ceiling.shape)
-            low = np.flatnonzero(overflow < ceiling)
-            if low.size:
-                where, wanted = view.replicas[low[0]], f"at least ceiling_tokens, {ceiling[low[0]]:g}"
-                raise _refuse("overflow_tokens", where, f"{overflow[low[0]]:g}", wanted)
-        if "guarantee_tokens" in raw:
-            limit = np.broadcast_to(raw.get("limit_tokens", np.inf), (len(view.workloads),))
-            guarantee = np.broadcast_to(raw["guarantee_tokens"], limit.shape)
-            high = np.flatnonzero(guarantee > limit)
-            if high.size:
-                where, wanted = view.workloads[high[0]], f"at most limit_tokens, {limit[high[0]]:g}"
-                raise _refuse("guarantee_tokens", where, f"{guarantee[high[0]]:g}", wanted)
+        _check_pairs(raw, view)
         _check_placement(self.placement, self.placement_args)
         if self.shed is not None and not isinstance(self.shed, bool):
             raise _refuse("shed", "", repr(self.shed)[:80], "True or False")
@@ -182,6 +170,24 @@ class Limits:
         ):
             raise _refuse("memory", "", repr(self.memory)[:80], "a dict from str to ndarray")
         return raw
+
+
+def _check_pairs(raw: RawLimits, view: FleetView) -> None:
+    """Check the fields that bound each other."""
+    if "overflow_tokens" in raw:
+        ceiling = np.broadcast_to(raw.get("ceiling_tokens", view.kv_tokens), (len(view.replicas),))
+        overflow = np.broadcast_to(raw["overflow_tokens"], ceiling.shape)
+        low = np.flatnonzero(overflow < ceiling)
+        if low.size:
+            where, wanted = view.replicas[low[0]], f"at least ceiling_tokens, {ceiling[low[0]]:g}"
+            raise _refuse("overflow_tokens", where, f"{overflow[low[0]]:g}", wanted)
+    if "guarantee_tokens" in raw:
+        limit = np.broadcast_to(raw.get("limit_tokens", np.inf), (len(view.workloads),))
+        guarantee = np.broadcast_to(raw["guarantee_tokens"], limit.shape)
+        high = np.flatnonzero(guarantee > limit)
+        if high.size:
+            where, wanted = view.workloads[high[0]], f"at most limit_tokens, {limit[high[0]]:g}"
+            raise _refuse("guarantee_tokens", where, f"{guarantee[high[0]]:g}", wanted)
 
 
 def _spell_out(name: str, value: ArrayLike, rule: _Rule, view: FleetView) -> NDArray[np.float64]:

@@ -162,10 +162,13 @@ def _at_least(
     closed = np.broadcast_to(~view.accepting[:, None], exact.shape)
     order = np.lexsort((turn % len(view.replicas), -remainder, closed), axis=0)
     least[order[0], np.arange(exact.shape[1])] = 1.0
-    share = np.round(known, 9)
-    empty = view.accepting & (np.maximum(cap, least).max(axis=1) < 1) & (share.max(axis=1) > 0)
-    first = np.lexsort((turn % len(view.workloads), -share), axis=1)[:, 0]
-    least[empty, first[empty]] = 1.0
+    # Even and odd replicas begin at opposite ends; a workload without sessions has no share, and no part in it.
+    share = np.round(known, 9) * (unfinished(view) > 0)
+    rank = np.argsort(np.argsort(view.workloads)) * np.where(np.argsort(np.argsort(view.replicas)) % 2, -1, 1)[:, None]
+    open_to = np.where(share > 0, np.maximum(cap, least), 0.0).max(axis=1)
+    idle = view.accepting & (open_to < 1) & (share.max(axis=1) > 0)
+    first = np.lexsort((rank, -share), axis=1)[:, 0]
+    least[idle, first[idle]] = 1.0
     return least
 
 

@@ -46,8 +46,8 @@ def lookup(name: str) -> Policy:
     """Make the policy of this name.
 
     Args:
-        name: A shipped name (those of `POLICIES`, and `static-cap:24`), or `package.module:attribute` where the attribute is a
-            policy, or a class or function that makes one without arguments.
+        name: A shipped name (those of `POLICIES`, and `static-cap:24`), or `package.module:attribute` where the
+            attribute is a policy, or a class or function that makes one without arguments.
 
     Returns:
         A new policy (the attribute itself where it is an instance).

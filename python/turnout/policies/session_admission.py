@@ -22,8 +22,6 @@ CEILING_SHARE: Final = 0.95
 """Share of a replica's KV that admission may fill, as in `Misa`."""
 LEASE_S: Final = 600.0
 """An admitted session keeps its slot through its tool gaps: the longest lease that the core grants, s."""
-GAP: Final = 0.05
-"""Dead band on the hit fraction: how far below its reference it must lie to count as short."""
 CONFIRMED: Final = 2
 """Short judgements in a row before a cut; one is enough where a prefill queue says so too."""
 QUEUE_S: Final = 10.0
@@ -31,9 +29,11 @@ QUEUE_S: Final = 10.0
 DEAD_BAND: Final = 0.05
 """The base cap moves only by more than this part of itself, and by more than `LEAST_MOVE` sessions."""
 LEAST_MOVE: Final = 0.75
+RECENT_RESIDENCIES: Final = 8
+"""For so long a healthy hit fraction is the reference."""
 UNKNOWN_RESIDENCY_S: Final = 60.0
 
-_FIRST: Final = {**WINDOW, "smooth": 0.0, "base": 0.0, "factor": np.inf, "short": 0.0, "reference": 1.0}
+_FIRST: Final = {**WINDOW, "smooth": 0.0, "base": 0.0, "factor": 1.0, "short": 0.0, "reference": 1.0, "since_s": 0.0}
 
 
 class SessionAdmission:
@@ -42,9 +42,10 @@ class SessionAdmission:
     Step 1 of MISA-T (arXiv 2608.11152). Base cap of replica e: ceiling_e / f, ceiling_e = 0.95 B_e, f = the recent
     length at the end of finished sessions, averaged over the workloads by their unfinished sessions. With h the hit
     fraction of continuations (see `turnout.policies.hits`) and h* its recent healthy reference, the gap is
-    G = max(0, h* - h). G above 5 % in two judgements of 32 continuations, or in one while prefill queues for 10 s
+    G = max(0, h* - h). G above `gap` in two judgements of 32 continuations, or in one while prefill queues for 10 s
     too, cuts the cap to `cut` of what is admitted. One session per half residency is added back while the cap binds
-    and nothing is short. The signal and the base are the source's, the update law is ours.
+    and nothing is short, up to `most` times the base. The signal and the base are the source's, the update law is
+    ours; `gap`, `cut` and `most` are those of a sweep on the embedded mixture.
 
     Five laws keep it stable: the base is smoothed over half a residency and has a dead band of 5 % and 0.75 sessions
     (noise in a cap acts by its maximum); it is cut again only once the admitted count has come down to the last cut;
@@ -52,6 +53,7 @@ class SessionAdmission:
     judged again.
 
     Args:
+        gap: How far the hit fraction must lie below its reference to count as short, 0..1.
         cut: What a cut leaves, above 0 and below 1.
         most: Upper bound of the cap as a multiple of its base, above 0: a session is shorter than its final length
             for most of its life, and the ceiling on tokens binds beside the cap.
@@ -68,8 +70,9 @@ class SessionAdmission:
         array([19.])
     """
 
-    def __init__(self, *, cut: float = 0.8, most: float = 1.0, guarded: bool = True) -> None:
+    def __init__(self, *, gap: float = 0.2, cut: float = 0.9, most: float = 3.0, guarded: bool = True) -> None:
         """Store the parameters."""
+        self.gap = number("gap", gap, "a number from 0 to 1", most=1.0)
         self.cut = number("cut", cut, "a number above 0 and below 1", least=1e-9, most=1 - 1e-9)
         self.most = number("most", most, "a finite number above 0", least=1e-9)
         self.guarded = flag("guarded", guarded)
@@ -77,9 +80,7 @@ class SessionAdmission:
     def limits(self, view: FleetView, last: Limits) -> Limits:
         """Set `session_cap` (R,), a ceiling of 0.95 B and the longest lease, see `Policy.limits`."""
         cap, memory = self.cap(view, last)
-        return Limits(
-            session_cap=cap, ceiling_tokens=CEILING_SHARE * view.kv_tokens, lease_s=LEASE_S, memory=memory
-        )
+        return Limits(session_cap=cap, ceiling_tokens=CEILING_SHARE * view.kv_tokens, lease_s=LEASE_S, memory=memory)
 
     def cap(self, view: FleetView, last: Limits) -> tuple[NDArray[np.float64], dict[str, NDArray[np.generic]]]:
         """The cap by replica, for policies that set it beside their own limits, and what to remember.
@@ -100,7 +101,7 @@ class SessionAdmission:
         factor = np.minimum(state["factor"], self.most)
         cap = np.where(base > 0, np.maximum(factor * base, 1.0), np.inf)
 
-        short = told.enough & (state["reference"] - told.hit > GAP)
+        short = told.enough & (state["reference"] - told.hit > self.gap)
         queued = view.backlog_tokens > QUEUE_S * view.prefill_tokens_per_s
         run = np.where(told.enough, np.where(short, state["short"] + 1, 0.0), state["short"])
         confirmed = short & ((run >= CONFIRMED) | queued)
@@ -113,8 +114,11 @@ class SessionAdmission:
             factor = np.where(base > 0, np.where(cuts, self.cut * after, np.where(grows, raised, factor)), self.most)
             factor = np.minimum(np.where(base > 0, np.maximum(factor, 1.0 / base), factor), self.most)
         cap = np.where(base > 0, np.maximum(np.floor(factor * base + 1e-9), 1.0), np.inf)
-        # The reference follows healthy hits quickly and short ones slowly: a workload whose hits are low is not cut for ever.
-        weight = np.where(told.enough, np.where(short, 1 / 32, np.where(told.hit > state["reference"], 1.0, 1 / 4)), 0.0)
+        # The reference rises at once and fades slowly: what is slowly lost is noticed, and a workload whose hits are
+        # low by nature is not cut for ever.
+        since_s = state["since_s"] + view.elapsed_s
+        fade = since_s / (since_s + 2 * RECENT_RESIDENCIES * half_residency_s)
+        weight = np.where(told.enough, np.where(told.hit > state["reference"], 1.0, fade), 0.0)
         reference = state["reference"] + weight * (told.hit - state["reference"])
         columns = {
             **told.window,
@@ -123,12 +127,11 @@ class SessionAdmission:
             "factor": factor,
             "short": np.where(cuts, 0.0, run),
             "reference": reference,
+            "since_s": np.where(told.enough, 0.0, since_s),
         }
         return cap, kept(view, "admission", columns)
 
-    def _base(
-        self, view: FleetView, state: Columns, pace: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _base(self, view: FleetView, state: Columns, pace: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Ceiling / final length by replica, 0 = unknown; and its smoothed value."""
         # Before anybody has finished, what sessions hold on average stands for their end.
         length = _mean(view, np.where(view.final_tokens > 0, view.final_tokens, view.context_tokens))

@@ -1,11 +1,14 @@
-//! The rules of other routers, each with numbers worked out by hand. Blocks of 1; replicas `a`, `b` and `c` of 1,000 tokens.
+//! What other routers do, with numbers worked out by hand: their placements, and windows that shed. Blocks of 1; replicas `a`, `b` and
+//! `c` of 1,000 tokens.
+#![allow(clippy::float_cmp, reason = "whole numbers of tokens")]
 
 use std::collections::BTreeSet;
 
 use turnout_core::control::limits::Limits;
+use turnout_core::control::view::Values;
 use turnout_core::error::Error;
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, Decision, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput};
+use turnout_core::router::types::{Completion, Decision, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WorkloadConfig};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -25,12 +28,12 @@ impl Fleet {
     }
 
     fn limit(&mut self, placement: &str, args: &[(&str, f64)]) -> Result<(), Error> {
-        let limits = Limits {
-            replicas: self.router.replicas(),
-            placement: Some(placement.into()),
-            placement_args: args.iter().map(|&(name, value)| (name.into(), value)).collect(),
-            ..Limits::default()
-        };
+        let placement_args = args.iter().map(|&(name, value)| (name.into(), value)).collect();
+        self.set(Limits { placement: Some(placement.into()), placement_args, ..Limits::default() })
+    }
+
+    fn set(&mut self, limits: Limits) -> Result<(), Error> {
+        let limits = Limits { replicas: self.router.replicas(), workloads: self.router.workloads(), ..limits };
         let step = self.router.view(self.now).step;
         self.router.set_limits(self.now, &limits, step).map(drop)
     }
@@ -54,6 +57,14 @@ impl Fleet {
         self.router.complete(self.now, &decision.turn, &Completion::default()).unwrap();
         self.router.audit().unwrap();
     }
+}
+
+/// Idle sessions on the first replica, by workload.
+fn idle(router: &mut Router, now: u64) -> Vec<i64> {
+    let workloads = router.workloads().len();
+    let view = router.view(now);
+    let Values::I64(values) = &view.column("sessions_idle").unwrap().values else { panic!("counts") };
+    values[..workloads].to_vec()
 }
 
 fn on(decision: &Decision) -> &str {
@@ -193,4 +204,56 @@ fn bad_parameters_are_named_and_change_nothing() {
     }
     assert_eq!(on(&fleet.submit("s0", 0, 10)), "a");
     assert_eq!(on(&fleet.submit("s1", 100, 10)), "b", "the old limits are in force");
+}
+
+/// One replica; three sessions of 10 tokens, two of them idle. The cap falls to 2: the one of these that came later goes. At a cap of 1
+/// both others run and stay; the first of them to end its turn goes. Without `shed` all three stay.
+#[test]
+fn sessions_above_a_cap_are_shed_when_idle() {
+    let scenario = |shed: bool| {
+        let mut fleet = Fleet::new("cost", &[], 0);
+        for name in ["b", "c"] {
+            fleet.router.lose_replica(0, name).unwrap();
+        }
+        let limits = |cap: f64| Limits { session_cap: Some(vec![cap]), shed: Some(shed), lease_s: Some(vec![600.0]), ..Limits::default() };
+        let turns: Vec<Decision> = (0..3).map(|at| fleet.submit(&format!("s{at}"), at * 1_000, 10)).collect();
+        fleet.set(limits(3.0)).unwrap();
+        fleet.complete(&turns[1]);
+        fleet.complete(&turns[0]);
+        let mut charges = vec![fleet.router.charge_tokens()];
+        fleet.set(limits(2.0)).unwrap();
+        charges.push(fleet.router.charge_tokens());
+        let prompt = fleet.router.hasher().prompt(&(1_000..1_012).collect::<Vec<u32>>());
+        let back = fleet.router.submit(0, &Submit { session: Some("s1"), ..Submit::new(TurnInput::Prompt(&prompt)) }).unwrap();
+        assert_eq!(fleet.submit("s0", 0, 12).reason, Reason::Continuation);
+        fleet.set(limits(1.0)).unwrap();
+        charges.push(fleet.router.charge_tokens());
+        fleet.complete(&turns[2]);
+        charges.push(fleet.router.charge_tokens());
+        (charges, back.status, back.reason)
+    };
+    assert_eq!(scenario(true), (vec![30, 20, 22, 12], Status::Held, Reason::SessionCap), "what runs is never cut");
+    assert_eq!(scenario(false), (vec![30, 30, 34, 34], Status::Placed, Reason::Continuation));
+}
+
+/// Two workloads with two idle sessions each; a cap of 1 on the first sheds its later session and leaves the second workload alone.
+#[test]
+fn a_workload_sheds_its_own() {
+    let workloads = ["v", "w"].iter().map(|name| WorkloadConfig::new(name)).collect();
+    let replicas = vec![ReplicaConfig::new("a", 1_000.0)];
+    let config = RouterConfig { replicas, workloads, block_tokens: 1, control_period_s: f64::INFINITY, ..RouterConfig::default() };
+    let mut fleet = Fleet { router: Router::new(config).unwrap(), now: 0 };
+    for (at, workload) in ["v", "w", "v", "w"].into_iter().enumerate() {
+        let prompt = fleet.router.hasher().prompt(&[at as u32; 10]);
+        let session = format!("s{at}");
+        let submit = Submit { session: Some(&session), workload: Some(workload), ..Submit::new(TurnInput::Prompt(&prompt)) };
+        let turn = fleet.router.submit(0, &submit).unwrap();
+        fleet.complete(&turn);
+    }
+    assert_eq!(idle(&mut fleet.router, 0), [2, 2]);
+    fleet.set(Limits { workload_cap: Some(vec![1.0, f64::INFINITY]), shed: Some(true), ..Limits::default() }).unwrap();
+    assert_eq!(idle(&mut fleet.router, 0), [1, 2]);
+    let prompt = fleet.router.hasher().prompt(&[0; 11]);
+    let older = fleet.router.submit(0, &Submit { session: Some("s0"), ..Submit::new(TurnInput::Prompt(&prompt)) }).unwrap();
+    assert_eq!(older.reason, Reason::Continuation, "the older one stayed");
 }
