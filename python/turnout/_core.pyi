@@ -1026,7 +1026,8 @@ class Router:
         """Put limits into force; see `turnout.Router.set_limits`.
 
         Args:
-            fields: Numbers and float64 buffers by field name; matrices row-major, replicas by workloads.
+            fields: Numbers and float64 buffers by field name, matrices row-major, replicas by workloads; text for
+                `placement`, a mapping from names to numbers for `placement_args`, a truth value for `shed`.
             step: Step of the view that they were computed from.
             replicas: Names of the replica rows.
             workloads: Names of the workload rows.

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.policies import BlockTime, FleetView, LeaseGate, Limits, Misa, MisaT, Open, Policy, StaticCap
+from turnout.policies import (
+    BlockTime,
+    Concur,
+    FleetView,
+    LeaseGate,
+    Limits,
+    Misa,
+    MisaT,
+    Open,
+    Policy,
+    SessionAdmission,
+    StaticCap,
+)
 from turnout.policies.misa import CEILING_SHARE, unfinished
 
 POLICIES = [
@@ -22,6 +34,9 @@ POLICIES = [
     Misa(paper=True),
     MisaT(),
     MisaT(paper=True),
+    MisaT(session_cap=SessionAdmission()),
+    SessionAdmission(),
+    Concur(),
 ]
 QUOTAS = [policy for policy in POLICIES if isinstance(policy, Misa | MisaT)]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from turnout.errors import InvalidArgument
-from turnout.policies import POLICIES, FleetView, Limits, Misa, MisaT, StaticCap
+from turnout.policies import POLICIES, FleetView, Limits, Misa, MisaT, SessionAdmission, StaticCap
 from turnout.testing import LAWS, Law, PolicyViolation, check_policy
 
 COUNTS_SESSIONS = ["stays_within_capacity"]
@@ -23,8 +23,12 @@ def test_shipped_policies_keep_the_laws(name: str) -> None:
     check_policy(POLICIES[name], examples=12, exempt=EXEMPT.get(name, ()))
 
 
-@pytest.mark.parametrize("policy", [Misa(paper=True), MisaT(paper=True)], ids=["misa", "misa-t"])
-def test_the_published_rounding_keeps_the_laws(policy: Misa | MisaT) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [Misa(paper=True), MisaT(paper=True), MisaT(session_cap=SessionAdmission())],
+    ids=["misa", "misa-t", "misa-t with a session cap"],
+)
+def test_the_published_variants_keep_the_laws(policy: Misa | MisaT) -> None:
     check_policy(policy, examples=7)
 
 

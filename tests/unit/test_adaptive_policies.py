@@ -282,4 +282,13 @@ class TestStability:
         plain = {"low": 0.95, "high": 0.98, "hit": 0.9, "step": 1, "cut": 0.8, "first": 30}
         naive = self.wound_up(Concur(guarded=False, **plain))
         steady = self.wound_up(Concur(**plain))
-        assert steady.min() >= naive.min()
+        assert (naive.min(), naive.max()) == (16, 22), "up past what fits, and 0.8 of that"
+        assert set(steady.tolist()) == {19}, "19 of 20 are at the low mark"
+
+    @pytest.mark.parametrize(("guarded", "window"), [(True, 10), (False, 10 + 2 * 50)])
+    def test_a_window_that_does_not_bind_stays(self, guarded: bool, window: int) -> None:
+        # An idle hour must not open the window for the burst after it.
+        policy, last = Concur(first=10, step=2, guarded=guarded), NONE
+        for _ in range(50):
+            last = policy.limits(view(3, held_new=0, charge_tokens=150_000, elapsed_s=10.0), last)
+        assert cap(last) == window

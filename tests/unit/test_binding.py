@@ -319,6 +319,16 @@ LIMITS = {
     "foreign byte order": ({"session_cap": np.array([1.0, 1.0], dtype=">f8")}, "session_cap"),
     "text for a number": ({"bypass": "much"}, "bypass"),
     "no mapping": (5, "limits"),
+    "unknown placement": ({"placement": "fifo"}, "placement"),
+    "number for a placement": ({"placement": 1.0}, "placement"),
+    "list of parameters": ({"placement_args": [("sticky", 1.0)]}, "placement_args"),
+    "text for a parameter": ({"placement_args": {"sticky": "yes"}}, "placement_args"),
+    "parameter of another placement": ({"placement_args": {"temperature": 1.0}}, "placement_args[temperature]"),
+    "parameter out of range": (
+        {"placement": "cache_aware", "placement_args": {"cache_threshold": 2.0}},
+        "placement_args[cache_threshold]",
+    ),
+    "number for a truth value": ({"shed": 1.0}, "shed"),
 }
 
 
