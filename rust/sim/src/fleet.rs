@@ -13,8 +13,8 @@ use turnout_core::router::types::{Completion, Decision, RouterConfig, Status, Su
 use turnout_core::units::{Nanos, nanos, seconds};
 
 use crate::engine::model::EngineModel;
-use crate::hash::Mixed;
 use crate::engine::{Engine, Event, Request};
+use crate::hash::Mixed;
 use crate::metrics::{Counts, Sample};
 use crate::scenario::{Path, Scenario};
 
@@ -248,7 +248,10 @@ impl Simulation {
         let turn = self.config.scenario.turns(session).start;
         let path = Path::new(session, lap);
         let turn_name = name.clone();
-        self.plays.insert(id, Play { name, turn_name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0 });
+        self.plays.insert(
+            id,
+            Play { name, turn_name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0 },
+        );
         let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
         self.schedule(at, Happening::Submit(id));
     }

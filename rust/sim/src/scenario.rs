@@ -183,7 +183,8 @@ impl Path {
         if self.last.is_some_and(|last| turn <= last) {
             return before.min(prompt) as u64;
         }
-        let kept = if turn == scenario.turns(self.session).start { 0 } else { (scenario.common_blocks(turn - 1, turn) * scenario.block_tokens) as usize };
+        let kept =
+            if turn == scenario.turns(self.session).start { 0 } else { (scenario.common_blocks(turn - 1, turn) * scenario.block_tokens) as usize };
         let mut last = turn;
         while scenario.extends(self.session, last) {
             last += 1;
