@@ -185,7 +185,9 @@ impl Simulation {
             }
             let next = self.heap.peek().map(|Reverse((at, _, _))| *at);
             let wake = self.router.wake_at().map(|at| at.max(self.now));
-            let Some(at) = next.into_iter().chain(wake).min() else {
+            // While no turn is open there is nothing to limit: the policy is asked again just before the next event.
+            let awaited = if self.by_turn.is_empty() { next.or(wake) } else { next.into_iter().chain(wake).min() };
+            let Some(at) = awaited else {
                 self.stuck = true;
                 continue;
             };
@@ -195,7 +197,7 @@ impl Simulation {
                 break;
             }
             self.now = at;
-            if next == Some(at) {
+            if next == Some(at) && wake.is_none_or(|wake| wake >= at) {
                 let Some(Reverse((_, _, happening))) = self.heap.pop() else { continue };
                 self.idle_steps = 0;
                 self.happen(happening)?;

@@ -124,6 +124,7 @@ struct Workload {
 /// # Ok::<(), turnout_core::error::Error>(())
 /// ```
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each read by its own event")]
 pub struct Router {
     hasher: BlockHasher,
     block_tokens: u64,
