@@ -15,6 +15,8 @@ pub struct Counts {
     pub turns: u64,
     /// Turns rejected, expired or lost.
     pub aborted_turns: u64,
+    /// Turns lost with their replica, and sent again.
+    pub lost_turns: u64,
     /// Turns that had to wait before they were placed.
     pub waited_turns: u64,
     /// Turns placed without a wait.
