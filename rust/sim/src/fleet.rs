@@ -460,6 +460,7 @@ impl Simulation {
         let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
         counts.turns += 1;
         counts.output_tokens += output as u64;
+        counts.least_gpu_s += self.config.engine.least_s(prompt as u64 - play.reusable_tokens, play.reusable_tokens, output as u64);
         play.computed_tokens = (prompt + output - 1) as u64;
         let (session, lap, done) = (play.session, play.lap, play.turn - scenario.turns(play.session).start);
         play.turn += 1;
