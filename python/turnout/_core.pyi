@@ -1103,6 +1103,8 @@ class Simulation:
         block_tokens: Block size of router and engines, tokens.
         control_period_s: Time between control steps, s.
         sample_period_s: Time between samples of the series, s.
+        flush_every_sessions: New weights, and empty caches, whenever so many more sessions have finished; None = never.
+        outages: (index of the replica, time at which it goes, how long it is away), s. It comes back empty.
 
     Raises:
         InvalidArgument: Something cannot be played; the message names it.
@@ -1123,6 +1125,8 @@ class Simulation:
         block_tokens: int = 16,
         control_period_s: float = 1.0,
         sample_period_s: float = 5.0,
+        flush_every_sessions: int | None = None,
+        outages: Sequence[tuple[int, float, float]] = ...,
     ) -> Self: ...
     def advance(self) -> bool:
         """Play on, without the interpreter, to the next control step (True) or to the end (False)."""

@@ -50,6 +50,36 @@ def test_one_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [run["seed"] for run in json.loads(texts[0])["runs"]] == [1, 2, 1, 2]
 
 
+def test_outages_and_new_weights(tmp_path: Path) -> None:
+    arguments = ["--sessions", 40, "--policy", "misa-t", "--replicas", 2]
+    runs = {}
+    for name, options in {
+        "calm": [],
+        "outage": ["--outage", "0@20+30"],
+        "joining": ["--outage", "1@0+60"],
+        "flush": ["--flush-every", 5],
+    }.items():
+        shown = turnout("simulate", *arguments, *options, "--json", f"{name}.json", cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        (runs[name],) = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))["runs"]
+    assert {run["finished_sessions"] for run in runs.values()} == {40}
+    assert runs["outage"]["lost_turns"] > 0 == runs["calm"]["lost_turns"] == runs["joining"]["lost_turns"]
+    assert runs["outage"]["reprefill_tokens"] > runs["calm"]["reprefill_tokens"]
+    assert runs["flush"]["prefix_hit_share"] < runs["calm"]["prefix_hit_share"]
+    assert runs["joining"]["makespan_s"] > runs["calm"]["makespan_s"]
+
+
+def test_a_run_is_shown_beside_its_bounds(tmp_path: Path) -> None:
+    shown = turnout("simulate", *SHORT, "--policy", "open", "--policy", "misa-t", "--json", "out.json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for run in json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["runs"]:
+        assert run["prefix_hit_share"] <= run["unevicted_hit_share"] <= 1
+        assert 0 < run["least_gpu_share"] < 1
+        assert 1 / 3 <= run["jain_virtual_time"] <= 1
+        assert 0 <= run["forecast_missing_share"] <= 1
+        assert run["little_sessions_per_hour"] > 0
+
+
 def test_a_number_of_sessions_is_played_to_its_end(tmp_path: Path) -> None:
     shown = turnout("simulate", "--sessions", 12, "--policy", "misa-t", "--json", "out.json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
@@ -71,6 +101,9 @@ ERRORS = {
     "a seed below 0": (["--seed", "-1"], "seed: got -1"),
     "gaps of nothing": (["--gap-scale", "2"], "gap-scale: got 2.0 without --trace"),
     "a trace cannot shrink": (["--trace", "text.zst", "--scale", "2"], "scale: got 2.0 with --trace"),
+    "an outage of nobody": (["--outage", "9@0+1"], "outages: got replica 9"),
+    "an outage in other words": (["--outage", "soon"], "outage: got 'soon'"),
+    "weights after nothing": (["--flush-every", "0"], "flush_every_sessions: got 0"),
     "nowhere to write": (["--json", "no/such/folder/out.json"], "json:"),
 }
 

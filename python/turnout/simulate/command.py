@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterator  # noqa: TC003 - typer evaluates the module's annotations
@@ -66,6 +67,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
     duration: Annotated[
         float | None, typer.Option(help="Simulated seconds; default 3600, or no end with --sessions.")
     ] = None,
+    flush_every: Annotated[
+        int | None, typer.Option(help="New weights, and empty caches, whenever so many more sessions have finished.")
+    ] = None,
+    outage: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="R@AT+AWAY, repeatable: replica R is away from second AT for AWAY seconds; 3@0+900 joins at 900 s."
+        ),
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed, repeatable; default 0.")] = None,
     gap_scale: Annotated[float, typer.Option(help="Factor on the recorded gaps between the turns of a trace.")] = 1.0,
     scale: Annotated[
@@ -97,6 +107,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
         concurrency=concurrency if concurrency is not None else TRACE_CONCURRENCY if trace else MIXTURE_CONCURRENCY,
         duration_s=duration if duration is not None else default_duration_s,
         repeat=sessions is None,
+        flush_every_sessions=flush_every,
+        outages=tuple(_outage(text) for text in outage or ()),
     )
     for option, folder in (("json", json_file and json_file.parent), ("report", report_dir and report_dir.parent)):
         if folder is not None and not folder.is_dir():
@@ -131,6 +143,15 @@ def _distinct(option: str, values: list[Any]) -> None:
         raise InvalidArgument(f"{option}: got {twice!r} twice, accepted is each value once")
 
 
+def _outage(text: str) -> tuple[int, float, float]:
+    """`R@AT+AWAY` as (replica, at_s, away_s)."""
+    found = re.fullmatch(r"(\d+)@(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?|inf)", text)
+    if found is None:
+        raise InvalidArgument(f"outage: got {text!r}, accepted is R@AT+AWAY such as 1@600+120, AWAY also inf")
+    replica, at_s, away_s = found.groups()
+    return int(replica), float(at_s), float(away_s)
+
+
 def _config(setup: Setup, policies: list[str], seeds: list[int], scenario: Any) -> dict[str, Any]:  # noqa: ANN401
     """Everything that decides the numbers; no clock, no path."""
     return {
@@ -143,6 +164,11 @@ def _config(setup: Setup, policies: list[str], seeds: list[int], scenario: Any) 
         "duration_s": setup.duration_s if math.isfinite(setup.duration_s) else None,
         "repeat": setup.repeat,
         "control_period_s": setup.control_period_s,
+        "flush_every_sessions": setup.flush_every_sessions,
+        "outages": [
+            {"replica": replica, "at_s": at_s, "away_s": away_s if math.isfinite(away_s) else None}
+            for replica, at_s, away_s in setup.outages
+        ],
         "sessions": scenario.sessions,
         "turns": scenario.turns,
         **scenario.config,

@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from turnout.policies.view import FleetView
+
 Record = dict[str, Any]
 
 
@@ -56,7 +58,54 @@ def _totals(counted: Mapping[str, Any], elapsed_s: float) -> Record:
         "placed_turns": counted["placed_turns"],
         "held_turns": counted["held_turns_now"],
         "aborted_turns": counted["aborted_turns"],
+        "lost_turns": counted["lost_turns"],
     }
+
+
+def bounds(result: Mapping[str, Any], view: FleetView, fleet_tokens: float, replicas: int) -> Record:
+    """What the run is to be compared with: nobody can do better, or an exact router would do exactly this.
+
+    Args:
+        result: `Simulation.result()`.
+        view: The fleet at the end of the run.
+        fleet_tokens: KV tokens of the whole fleet.
+        replicas: Number of replicas at full strength.
+
+    Returns:
+        `unevicted_hit_share`: the prefix hits had no session's own tokens been computed twice.
+        `least_gpu_share`: the part of the fleet's time that the completed turns need at least, in full batches and with
+        nothing computed twice: 1 = no more turns of this kind can be served.
+        `little_sessions_per_hour`: what Little's law allows: KV capacity over the mean token-seconds of the sessions, in
+        the mixture that finished. Sessions that are charged while they hold nothing can exceed it.
+        `jain_virtual_time`: Jain's index over the virtual times of the workloads: 1 = all alike, 1/W = one took all.
+        `forecast_missing_share`: the part of the cached tokens forecast for continuations that the engines did not have.
+    """
+    finished = view.finished.astype(np.float64)
+    token_seconds = float(finished @ view.token_seconds)
+    return {
+        "unevicted_hit_share": _ratio(result["cached_tokens"] + result["reprefill_tokens"], result["prompt_tokens"]),
+        "least_gpu_share": _ratio(result["least_gpu_s"], replicas * result["now_s"]),
+        "little_sessions_per_hour": _ratio(3600.0 * fleet_tokens * float(finished.sum()), token_seconds),
+        "jain_virtual_time": jain(view.virtual_time),
+        "forecast_missing_share": _ratio(float(view.missing_tokens.sum()), float(view.forecast_tokens.sum())),
+    }
+
+
+def jain(values: ArrayLike) -> float | None:
+    """Jain's fairness index.
+
+    Args:
+        values: What each one got, at least 0.
+
+    Returns:
+        (sum)^2 / (n sum of squares): 1 when all are equal, 1/n when one has everything; None when nobody has anything.
+
+    Example:
+        >>> jain([1, 1]), jain([4, 0])
+        (1.0, 0.5)
+    """
+    shares = np.asarray(values, dtype=np.float64)
+    return _ratio(float(shares.sum()) ** 2, shares.size * float((shares**2).sum()))
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -16,8 +16,9 @@ from turnout.config import Replica, Workload
 from turnout.control import ControlState, step
 from turnout.errors import InvalidArgument
 from turnout.policies.registry import lookup
+from turnout.policies.view import FleetView
 from turnout.simulate.engines import engine
-from turnout.simulate.metrics import Record, record
+from turnout.simulate.metrics import Record, bounds, record
 
 if TYPE_CHECKING:
     from turnout.simulate.scenario import Scenario
@@ -41,6 +42,9 @@ class Setup:
         duration_s: Simulated time after which a run stops, s; inf = play the list of sessions once, to its end.
         repeat: Play the list again when it is exhausted, with fresh content except what sessions share.
         control_period_s: Time between control steps, s.
+        flush_every_sessions: New weights, and empty caches, whenever so many more sessions have finished; None = never.
+        outages: (replica, time at which it goes, how long it is away) in s; it comes back with an empty cache, and what
+            ran there is sent again. A replica that is away from time 0 joins later.
     """
 
     replicas: int = 4
@@ -50,6 +54,8 @@ class Setup:
     duration_s: float = math.inf
     repeat: bool = False
     control_period_s: float = 1.0
+    flush_every_sessions: int | None = None
+    outages: tuple[tuple[int, float, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -63,6 +69,14 @@ class Setup:
         for name in ("kv_tokens", "duration_s", "control_period_s"):
             if not getattr(self, name) > 0:
                 raise InvalidArgument(f"{name}: got {getattr(self, name)}, accepted is a number > 0")
+        if self.flush_every_sessions is not None and self.flush_every_sessions < 1:
+            raise InvalidArgument(f"flush_every_sessions: got {self.flush_every_sessions}, accepted is a number >= 1")
+        for replica, at_s, away_s in self.outages:
+            if not (0 <= replica < self.replicas and 0 <= at_s < math.inf and away_s > 0):
+                raise InvalidArgument(
+                    f"outages: got replica {replica} from {at_s} s for {away_s} s, accepted is a replica from 0 to "
+                    f"{self.replicas - 1}, a time >= 0 and a duration > 0"
+                )
         if self.repeat and math.isinf(self.duration_s):
             raise InvalidArgument("duration_s: got inf with repeat=True, accepted is a finite duration")
         engine(self.engine)
@@ -133,6 +147,8 @@ def run(
         seed=seed,
         control_period_s=setup.control_period_s,
         sample_period_s=sample_period_s,
+        flush_every_sessions=setup.flush_every_sessions,
+        outages=setup.outages,
     )
     while simulation.advance():
         step(simulation, decide, state=state, on_policy_error="raise")
@@ -141,7 +157,9 @@ def run(
     # Every submitted turn is accounted for, or the run is worth nothing.
     simulation.audit()
     targets = dict(zip(scenario.workloads, scenario.targets.tolist(), strict=True))
+    fleet_tokens = setup.replicas * setup.kv_tokens
     numbers = record(policy, seed, simulation.result(), targets)
+    numbers |= bounds(simulation.result(), FleetView.from_raw(simulation.raw_view()), fleet_tokens, setup.replicas)
     return Run(numbers, simulation.series(), state, time.monotonic() - started)
 
 

@@ -28,9 +28,13 @@ _MEASURES = (
     _Measure("mix TV points", ("mixture_tv_points",), 1, ".1f"),
     _Measure("hold p50 s", ("hold_s", "p50"), 1, ",.1f"),
     _Measure("p99 s", ("hold_s", "p99"), 1, ",.0f"),
+    _Measure("max s", ("hold_s", "max"), 1, ",.0f"),
     _Measure("held now", ("held_turns",)),
     _Measure("pauses", ("pauses",)),
+    _Measure("moves", ("moves",)),
     _Measure("preempted", ("preemptions",)),
+    _Measure("Jain V", ("jain_virtual_time",), 1, ".2f"),
+    _Measure("GPU work %", ("least_gpu_share",), 100, ".0f"),
 )
 
 

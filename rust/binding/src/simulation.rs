@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 use turnout_core::error::Error;
 use turnout_core::router::types::RouterConfig;
 use turnout_sim::engine::model::{ENGINES, EngineModel};
-use turnout_sim::fleet::{Simulation as CoreSimulation, SimulationConfig};
+use turnout_sim::fleet::{Outage, Simulation as CoreSimulation, SimulationConfig};
 use turnout_sim::metrics::Counts;
 use turnout_sim::scenario::Scenario;
 
@@ -31,7 +31,7 @@ impl Simulation {
 #[pymethods]
 impl Simulation {
     #[new]
-    #[pyo3(signature = (replicas, workloads, *, scenario, engine, concurrency, sessions = None, repeat = false, duration_s = f64::INFINITY, seed = 0, block_tokens = 16, control_period_s = 1.0, sample_period_s = 5.0))]
+    #[pyo3(signature = (replicas, workloads, *, scenario, engine, concurrency, sessions = None, repeat = false, duration_s = f64::INFINITY, seed = 0, block_tokens = 16, control_period_s = 1.0, sample_period_s = 5.0, flush_every_sessions = None, outages = Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         replicas: &Bound<'_, PyAny>,
@@ -46,13 +46,17 @@ impl Simulation {
         #[pyo3(from_py_with = arguments::block_tokens)] block_tokens: u32,
         control_period_s: f64,
         sample_period_s: f64,
+        #[pyo3(from_py_with = arguments::sessions)] flush_every_sessions: Option<u64>,
+        outages: Vec<(usize, f64, f64)>,
     ) -> PyResult<Self> {
         let fleet = arguments::fleet(replicas, workloads)?;
         let engine = read_engine(engine)?;
         let router = RouterConfig { block_tokens, seed, control_period_s, turn_ttl_s: f64::INFINITY, session_ttl_s: f64::INFINITY, ..fleet };
         let names = router.workloads.iter().map(|workload| workload.name.to_string()).collect();
         let scenario = Arc::new(read_scenario(scenario)?);
-        let config = SimulationConfig { router, engine, scenario, concurrency, sessions, repeat, duration_s, sample_period_s };
+        let outages = outages.into_iter().map(|(replica, at_s, away_s)| Outage { replica, at_s, away_s }).collect();
+        let config =
+            SimulationConfig { router, engine, scenario, concurrency, sessions, repeat, duration_s, sample_period_s, flush_every_sessions, outages };
         let core = CoreSimulation::new(config).map_err(to_py)?;
         Ok(Self { core: Mutex::new(core), workloads: names })
     }
@@ -179,6 +183,7 @@ fn fill(dict: &Bound<'_, PyDict>, counts: &Counts, holds: [f64; 3], (held, runni
         ("placed_turns", counts.placed_turns),
         ("turns", counts.turns),
         ("aborted_turns", counts.aborted_turns),
+        ("lost_turns", counts.lost_turns),
         ("waited_turns", counts.waited_turns),
         ("held_turns_now", held),
         ("running_turns_now", running),
@@ -192,6 +197,7 @@ fn fill(dict: &Bound<'_, PyDict>, counts: &Counts, holds: [f64; 3], (held, runni
         dict.set_item(name, value)?;
     }
     dict.set_item("last_finish_s", counts.last_finish_s)?;
+    dict.set_item("least_gpu_s", counts.least_gpu_s)?;
     let quantiles = PyDict::new(dict.py());
     for (name, value) in ["p50", "p99", "max"].into_iter().zip(holds) {
         quantiles.set_item(name, value)?;
@@ -206,12 +212,14 @@ fn add(mut sum: Counts, one: &Counts) -> Counts {
     sum.placed_turns += one.placed_turns;
     sum.turns += one.turns;
     sum.aborted_turns += one.aborted_turns;
+    sum.lost_turns += one.lost_turns;
     sum.waited_turns += one.waited_turns;
     sum.prompt_tokens += one.prompt_tokens;
     sum.cached_tokens += one.cached_tokens;
     sum.output_tokens += one.output_tokens;
     sum.reprefill_tokens += one.reprefill_tokens;
     sum.preemptions += one.preemptions;
+    sum.least_gpu_s += one.least_gpu_s;
     sum.last_finish_s = sum.last_finish_s.max(one.last_finish_s);
     sum
 }

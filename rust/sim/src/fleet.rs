@@ -9,7 +9,7 @@ use turnout_core::control::view::FleetView;
 use turnout_core::error::{Error, Result};
 use turnout_core::prompt::BlockHasher;
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, Decision, RouterConfig, Status, Submit, TurnInput};
+use turnout_core::router::types::{Completion, Decision, RouterConfig, Status, Submit, TurnInput, WeightsMode};
 use turnout_core::units::{Nanos, nanos, seconds};
 
 use crate::engine::model::EngineModel;
@@ -40,6 +40,21 @@ pub struct SimulationConfig {
     pub duration_s: f64,
     /// Seconds between samples of the time series.
     pub sample_period_s: f64,
+    /// New weights, and empty caches, whenever so many more sessions have finished.
+    pub flush_every_sessions: Option<u64>,
+    /// Replicas that go and come back.
+    pub outages: Vec<Outage>,
+}
+
+/// A replica is away for a while and comes back with an empty cache. Away from the start: it joins later.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outage {
+    /// Index of the replica.
+    pub replica: usize,
+    /// When it goes, s.
+    pub at_s: f64,
+    /// For how long, s; infinite = for good.
+    pub away_s: f64,
 }
 
 /// A session being played.
@@ -59,6 +74,8 @@ pub(crate) struct Play {
     reusable_tokens: u64,
     /// Tokens with KV at the end of the turn before.
     computed_tokens: u64,
+    /// How often the present turn was lost with its replica.
+    lost: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +83,10 @@ pub(crate) enum Happening {
     Submit(u64),
     /// An engine's plan ends, if this is still its plan.
     Engine(usize),
+    /// A replica dies.
+    Leave(usize),
+    /// It is there again.
+    Return(usize),
 }
 
 /// The simulation.
@@ -95,6 +116,8 @@ pub struct Simulation {
     pub(crate) stuck: bool,
     pub(crate) finished: bool,
     pub(crate) events: Vec<Event>,
+    /// Version of the weights, and finished sessions when they came.
+    pub(crate) weights: (i64, u64),
 }
 
 impl Simulation {
@@ -123,6 +146,17 @@ impl Simulation {
         }
         if config.repeat && config.duration_s.is_infinite() && config.sessions.is_none() {
             return bad("duration_s", "infinity".into(), "a finite time, or a number of sessions, when sessions repeat");
+        }
+        if config.flush_every_sessions == Some(0) {
+            return bad("flush_every_sessions", "0".into(), "at least 1");
+        }
+        for outage in &config.outages {
+            if outage.replica >= config.router.replicas.len() {
+                return bad("outages", format!("replica {}", outage.replica), "an index of a replica");
+            }
+            if !(outage.at_s >= 0.0 && outage.at_s.is_finite() && outage.away_s > 0.0) {
+                return bad("outages", format!("{} s for {} s", outage.at_s, outage.away_s), "a time of at least 0 and a duration above 0, s");
+            }
         }
         config.engine.check()?;
         let router = Router::new(config.router.clone())?;
@@ -157,8 +191,16 @@ impl Simulation {
             stuck: false,
             finished: false,
             events: Vec::new(),
+            weights: (0, 0),
             config,
         };
+        // Before the sessions, so that a replica that joins later is away before anybody is placed.
+        for outage in simulation.config.outages.clone() {
+            simulation.schedule(nanos(outage.at_s), Happening::Leave(outage.replica));
+            if outage.away_s.is_finite() {
+                simulation.schedule(nanos(outage.at_s + outage.away_s), Happening::Return(outage.replica));
+            }
+        }
         simulation.start_sessions();
         Ok(simulation)
     }
@@ -185,7 +227,9 @@ impl Simulation {
             }
             let next = self.heap.peek().map(|Reverse((at, _, _))| *at);
             let wake = self.router.wake_at().map(|at| at.max(self.now));
-            let Some(at) = next.into_iter().chain(wake).min() else {
+            // While no turn is open there is nothing to limit: the policy is asked again just before the next event.
+            let awaited = if self.by_turn.is_empty() { next.or(wake) } else { next.into_iter().chain(wake).min() };
+            let Some(at) = awaited else {
                 self.stuck = true;
                 continue;
             };
@@ -195,7 +239,7 @@ impl Simulation {
                 break;
             }
             self.now = at;
-            if next == Some(at) {
+            if next == Some(at) && wake.is_none_or(|wake| wake >= at) {
                 let Some(Reverse((_, _, happening))) = self.heap.pop() else { continue };
                 self.idle_steps = 0;
                 self.happen(happening)?;
@@ -212,6 +256,16 @@ impl Simulation {
             Happening::Submit(play) => self.submit(play),
             Happening::Engine(engine) if self.engines[engine].due() == Some(self.now) => self.engine(engine),
             Happening::Engine(_) => Ok(()),
+            Happening::Leave(engine) => {
+                let name = self.config.router.replicas[engine].name.clone();
+                // Two outages may overlap: it is away already.
+                if self.router.replicas().contains(&name) {
+                    self.engines[engine].restart();
+                    self.router.lose_replica(self.now, &name)?;
+                }
+                Ok(())
+            }
+            Happening::Return(engine) => self.router.add_replica(self.now, self.config.router.replicas[engine].clone()).map(|_| ()),
         }
     }
 
@@ -250,7 +304,7 @@ impl Simulation {
         let turn_name = name.clone();
         self.plays.insert(
             id,
-            Play { name, turn_name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0 },
+            Play { name, turn_name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0, lost: 0 },
         );
         let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
         self.schedule(at, Happening::Submit(id));
@@ -264,7 +318,8 @@ impl Simulation {
         play.submitted_at = self.now;
         let prompt_tokens = scenario.turn_prompt_tokens[play.turn] as usize;
         let prompt = play.path.prompt(&self.hasher, prompt_tokens);
-        let turn: Arc<str> = format!("{}/{}", play.name, play.turn - scenario.turns(play.session).start).into();
+        let number = play.turn - scenario.turns(play.session).start;
+        let turn: Arc<str> = if play.lost == 0 { format!("{}/{number}", play.name) } else { format!("{}/{number}.{}", play.name, play.lost) }.into();
         play.turn_name = turn.clone();
         let workload = scenario.session_workload[play.session] as usize;
         let name = self.config.router.workloads.get(workload).map(|workload| workload.name.clone());
@@ -287,9 +342,20 @@ impl Simulation {
         while let Some(decision) = self.router.drain() {
             match decision.status {
                 Status::Placed => self.run(&decision),
+                Status::Lost => self.lost(&decision),
                 _ => self.give_up(&decision),
             }
         }
+    }
+
+    /// A turn went with its replica: its client sends it again at once.
+    fn lost(&mut self, decision: &Decision) {
+        let Some(id) = self.by_turn.remove(&decision.turn) else { return };
+        let play = self.plays.get_mut(&id).expect("its session is played");
+        play.lost += 1;
+        let session = play.session;
+        counts_of(&mut self.counts, &self.config.scenario, session).lost_turns += 1;
+        self.schedule(self.now, Happening::Submit(id));
     }
 
     /// Sends a placed turn to its engine.
@@ -394,9 +460,11 @@ impl Simulation {
         let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
         counts.turns += 1;
         counts.output_tokens += output as u64;
+        counts.least_gpu_s += self.config.engine.least_s(prompt as u64 - play.reusable_tokens, play.reusable_tokens, output as u64);
         play.computed_tokens = (prompt + output - 1) as u64;
         let (session, lap, done) = (play.session, play.lap, play.turn - scenario.turns(play.session).start);
         play.turn += 1;
+        play.lost = 0;
         let more = play.turn < scenario.turns(session).end;
         if more {
             let at = self.now + nanos(scenario.turn_gap_s[play.turn]);
@@ -413,7 +481,24 @@ impl Simulation {
             counts_of(&mut self.counts, &scenario, session).last_finish_s = seconds(self.now);
             self.router.end_session(self.now, &play.name, true)?;
             self.ended(&play);
+            self.update_weights()?;
         }
+        Ok(())
+    }
+
+    /// New weights on the whole fleet when enough sessions have finished.
+    fn update_weights(&mut self) -> Result<()> {
+        let Some(every) = self.config.flush_every_sessions else { return Ok(()) };
+        let finished: u64 = self.counts.iter().map(|counts| counts.finished_sessions).sum();
+        let (version, before) = self.weights;
+        if finished < before + every {
+            return Ok(());
+        }
+        self.weights = (version + 1, finished);
+        for engine in &mut self.engines {
+            engine.flush();
+        }
+        self.router.weights_updated(self.now, version + 1, WeightsMode::Flush, None)?;
         Ok(())
     }
 

@@ -15,6 +15,8 @@ pub struct Counts {
     pub turns: u64,
     /// Turns rejected, expired or lost.
     pub aborted_turns: u64,
+    /// Turns lost with their replica, and sent again.
+    pub lost_turns: u64,
     /// Turns that had to wait before they were placed.
     pub waited_turns: u64,
     /// Turns placed without a wait.
@@ -29,6 +31,8 @@ pub struct Counts {
     pub output_tokens: u64,
     /// Prompt tokens that an earlier turn of the session had computed and that were computed again.
     pub reprefill_tokens: u64,
+    /// Least seconds of GPU that the completed turns take when nothing is computed twice in a session.
+    pub least_gpu_s: f64,
     /// Seconds waited by each turn that was held and then placed.
     pub holds_s: Vec<f32>,
     /// When the last session finished, s.

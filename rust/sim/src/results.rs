@@ -88,7 +88,7 @@ impl Simulation {
         self.router.audit()?;
         for (workload, counts) in self.counts.iter().enumerate() {
             let (held, running) = self.open_turns(workload);
-            let found = [counts.turns + counts.aborted_turns + held + running, counts.placed_turns + held + counts.aborted_turns];
+            let found = [counts.turns + counts.aborted_turns + counts.lost_turns + held + running, counts.placed_turns + held + counts.aborted_turns];
             if found[0] != counts.submitted_turns || found[1] < counts.submitted_turns {
                 let problem = format!("workload {workload}: {} turns submitted, {} accounted for", counts.submitted_turns, found[0]);
                 return Err(Error::Internal { problem });

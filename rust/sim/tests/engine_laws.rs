@@ -1,10 +1,10 @@
 //! The model engine against slower and simpler models of the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use turnout_sim::engine::cache::{BlockCache, Chain, Table};
+use turnout_sim::engine::cache::{BlockCache, CacheEvent, Chain, Table};
 use turnout_sim::engine::model::EngineModel;
 use turnout_sim::engine::{Engine, Event, Request};
 
@@ -35,6 +35,9 @@ proptest! {
     #[test]
     fn cache_evicts_like_a_list(capacity in 1u32..20, operations in proptest::collection::vec((0u64..6, 0u64..3, 1u64..8), 1..120)) {
         let mut cache = BlockCache::new(capacity);
+        cache.events = Some(Vec::new());
+        // What a listener to its events believes to be there.
+        let mut told = BTreeSet::new();
         let mut naive = NaiveCache { capacity: capacity as usize, free: vec![None; capacity as usize], ..NaiveCache::default() };
         let mut tables: BTreeMap<u64, (Table, Chain)> = BTreeMap::new();
         for (owner, family, length) in operations {
@@ -69,6 +72,19 @@ proptest! {
             tables.insert(owner, (table, chain));
             prop_assert_eq!(cache.free_blocks() as usize, naive.free.len());
             prop_assert!(naive.free.len() <= naive.capacity);
+            for event in cache.events.iter_mut().flat_map(|events| events.drain(..)) {
+                match event {
+                    CacheEvent::Stored { chain, from, to } => {
+                        chain[from as usize..to as usize].iter().for_each(|content| note_stored(&mut told, *content));
+                    }
+                    CacheEvent::Removed { chain, from, to } => {
+                        chain[from as usize..to as usize].iter().for_each(|content| assert!(told.remove(content), "removed what was stored"));
+                    }
+                    CacheEvent::Cleared => told.clear(),
+                }
+            }
+            let there: BTreeSet<u64> = naive.free.iter().chain(naive.used.values().flatten()).flatten().copied().collect();
+            prop_assert_eq!(&told, &there);
             for family in 0..3 {
                 let all: Vec<u64> = (0..8).map(|depth| if depth < 2 { depth } else { family * 100 + depth }).collect();
                 prop_assert_eq!(cache.hits(&all) as usize, naive.hits(&all), "family {}", family);
@@ -109,6 +125,10 @@ proptest! {
             prop_assert!(at.abs_diff(*time) < 20_000, "{at} against {time}");
         }
     }
+}
+
+fn note_stored(told: &mut BTreeSet<u64>, content: u64) {
+    assert!(told.insert(content), "nothing is stored twice where nobody computes the same at once");
 }
 
 fn fits(capacity: u64, (_, prompt, output, _): (u64, u64, u64, u64)) -> bool {

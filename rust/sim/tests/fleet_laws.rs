@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use turnout_core::control::limits::Limits;
 use turnout_core::router::types::{ReplicaConfig, RouterConfig, WorkloadConfig};
 use turnout_sim::engine::model::EngineModel;
-use turnout_sim::fleet::{Simulation, SimulationConfig};
+use turnout_sim::fleet::{Outage, Simulation, SimulationConfig};
 use turnout_sim::metrics::Sample;
 use turnout_sim::scenario::Scenario;
 
@@ -52,6 +52,10 @@ fn scenario(sessions: &[Session]) -> Scenario {
 }
 
 fn play(sessions: &[Session], kv_tokens: f64, cap: f64) -> Simulation {
+    play_through(sessions, kv_tokens, cap, None, Vec::new())
+}
+
+fn play_through(sessions: &[Session], kv_tokens: f64, cap: f64, flush_every_sessions: Option<u64>, outages: Vec<Outage>) -> Simulation {
     let router = RouterConfig {
         replicas: vec![ReplicaConfig::new("r0", kv_tokens), ReplicaConfig::new("r1", kv_tokens)],
         workloads: vec![WorkloadConfig::new("a"), WorkloadConfig::new("b")],
@@ -63,8 +67,18 @@ fn play(sessions: &[Session], kv_tokens: f64, cap: f64) -> Simulation {
     let mut engine = EngineModel::named("qwen3-8b-h200").unwrap();
     (engine.max_batched_tokens, engine.max_sequences) = (64, 6);
     let scenario = Arc::new(scenario(sessions));
-    let config =
-        SimulationConfig { router, engine, scenario, concurrency: 4, sessions: None, repeat: false, duration_s: f64::INFINITY, sample_period_s: 0.1 };
+    let config = SimulationConfig {
+        router,
+        engine,
+        scenario,
+        concurrency: 4,
+        sessions: None,
+        repeat: false,
+        duration_s: f64::INFINITY,
+        sample_period_s: 0.1,
+        flush_every_sessions,
+        outages,
+    };
     let mut simulation = Simulation::new(config).unwrap();
     while simulation.advance().unwrap() {
         let view = simulation.view();
@@ -110,5 +124,37 @@ proptest! {
         let (one, two) = (play(&sessions, f64::from(kv_blocks) * 4.0, 3.0), play(&sessions, f64::from(kv_blocks) * 4.0, 3.0));
         prop_assert_eq!(one.counts(), two.counts());
         prop_assert_eq!(one.series().iter().map(Sample::entries).collect::<Vec<_>>(), two.series().iter().map(Sample::entries).collect::<Vec<_>>());
+    }
+
+    /// Replicas die with all they run, join late and come back empty, weights change: every session still finishes, and lost turns
+    /// are served again.
+    #[test]
+    fn outages_and_new_weights_lose_no_session(
+        sessions in proptest::collection::vec(session(), 1..14),
+        kv_blocks in 120u32..200,
+        flush_every in proptest::option::of(1u64..4),
+        outages in proptest::collection::vec((0usize..2, 0u32..400, 1u32..300), 0..4),
+    ) {
+        let outages: Vec<Outage> =
+            outages.iter().map(|&(replica, at, away)| Outage { replica, at_s: f64::from(at) / 100.0, away_s: f64::from(away) / 100.0 }).collect();
+        let simulation = play_through(&sessions, f64::from(kv_blocks) * 4.0, 3.0, flush_every, outages.clone());
+        simulation.audit().unwrap();
+        prop_assert!(!simulation.is_stuck());
+        let counts = simulation.counts();
+        prop_assert_eq!(counts.iter().map(|one| one.finished_sessions).sum::<u64>(), sessions.len() as u64);
+        prop_assert_eq!(counts.iter().map(|one| one.turns).sum::<u64>(), sessions.iter().map(|session| session.2.len() as u64).sum::<u64>());
+        if outages.is_empty() {
+            prop_assert_eq!(counts.iter().map(|one| one.lost_turns).sum::<u64>(), 0);
+        }
+    }
+
+    /// With new weights after every session nothing that another session computed is ever found.
+    #[test]
+    fn new_weights_empty_the_caches(gap in 0u32..3) {
+        let turns = vec![(2, 0, 8, gap)];
+        let sessions: Vec<Session> = (0..6).map(|_| (0, true, turns.clone())).collect();
+        let cached = |simulation: &Simulation| simulation.counts().iter().map(|one| one.cached_tokens).sum::<u64>();
+        let (kept, flushed) = (play_through(&sessions, 4_000.0, 1.0, None, Vec::new()), play_through(&sessions, 4_000.0, 1.0, Some(1), Vec::new()));
+        prop_assert!(cached(&kept) > cached(&flushed));
     }
 }

@@ -125,6 +125,7 @@ struct Workload {
 /// # Ok::<(), turnout_core::error::Error>(())
 /// ```
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each read by its own event")]
 pub struct Router {
     hasher: BlockHasher,
     block_tokens: u64,
@@ -186,6 +187,8 @@ pub struct Router {
     leases: BTreeSet<(Nanos, u32)>,
     /// Some session without a charge may have a known history that can be let go when the index is full.
     paused_paths: bool,
+    /// The replicas that changed since the line was tried last did so by outputs that grew.
+    only_grown: bool,
     /// Scratch for index answers, by replica slot.
     depths: Depths,
     best: Vec<Match>,
@@ -265,6 +268,7 @@ impl Router {
             just_reserved: Vec::new(),
             leases: BTreeSet::new(),
             paused_paths: false,
+            only_grown: false,
             depths: Depths::default(),
             best: Vec::new(),
         };
@@ -479,6 +483,7 @@ record!(Router {
     quiet,
     pumps,
     all_changed,
+    only_grown,
     just_reserved,
     leases,
     paused_paths,

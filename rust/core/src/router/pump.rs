@@ -35,6 +35,7 @@ impl Router {
             self.retire_drained();
         }
         self.pumps += 1;
+        self.only_grown = false;
         while self.line.len() > 0 && self.scan(submitting) {}
         self.ledger.forget_touched();
         self.all_changed = false;
@@ -133,7 +134,7 @@ impl Router {
             let fit = self.fit(turn, replica);
             let reclaimed = if fit.blocked.is_none() {
                 Some(0)
-            } else if reclaimable(fit.blocked) {
+            } else if reclaimable(fit.blocked) && self.may_reclaim(turn, replica, &fit) {
                 self.reclaim_estimate(claimant.get_or_insert_with(|| self.claimant(turn)), replica, &fit)
             } else {
                 None

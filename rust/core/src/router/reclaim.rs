@@ -34,6 +34,19 @@ impl Router {
         Claimant { turn, workload, below, ancestors: self.ancestors(self.turns[turn].session), entitled: self.entitled() }
     }
 
+    /// Whether any idle session could be taken for the turn: mostly none can, and then entitlements need not be worked out.
+    pub(super) fn may_reclaim(&self, turn: u32, replica: u32, fit: &Fit) -> bool {
+        let (state, limits) = (&self.replicas[replica as usize], &self.limits.replicas[replica as usize]);
+        fit.short.workload_blocks > 0
+            || self.limits.workloads[self.turns[turn].workload as usize].guarantee > 0
+            || self.sessions[self.turns[turn].session].parent.is_some()
+            || state
+                .idle
+                .iter()
+                .zip(&limits.lease)
+                .any(|(idle, &lease)| idle.first().is_some_and(|(since, _)| since.saturating_add(lease) <= self.now))
+    }
+
     /// Blocks that each workload is entitled to. O(W log W).
     pub(super) fn entitled(&self) -> Vec<f64> {
         let claims: Vec<Claim> = (0..self.workloads.len() as u32)

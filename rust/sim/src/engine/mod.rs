@@ -171,6 +171,20 @@ impl Engine {
         self.plan.as_ref().map(|plan| plan.end)
     }
 
+    /// The process dies and comes back: whatever ran, waited or was cached is gone. The counters stay.
+    pub fn restart(&mut self) {
+        let fresh = Self::new(self.model, u64::from(self.cache.len()) * self.block_tokens, self.block_tokens);
+        let counters = (self.preemptions, self.recomputed_tokens, self.output_tokens, self.single_steps);
+        *self = fresh;
+        (self.preemptions, self.recomputed_tokens, self.output_tokens, self.single_steps) = counters;
+    }
+
+    /// New weights: nothing that is cached is found any more. What runs goes on.
+    pub fn flush(&mut self) {
+        self.settle();
+        self.cache.clear();
+    }
+
     /// A request arrives. The step in flight ends first.
     pub fn arrive(&mut self, now: Nanos, request: Request) {
         self.waiting.push_back(Running {

@@ -84,6 +84,17 @@ impl EngineModel {
         steps * self.step_s(&[], sequences, context_tokens) + self.decode_s_per_kv_token * sequences_f * steps * (steps - 1.0) / 2.0
     }
 
+    /// Least seconds of GPU that a turn takes in whatever company: constants of steps are shared by as many as may run.
+    #[must_use]
+    pub fn least_s(&self, new_tokens: u64, cached_tokens: u64, output_tokens: u64) -> f64 {
+        let (new, cached, output) = (new_tokens as f64, cached_tokens as f64, output_tokens as f64);
+        let prefill = self.prefill_s_per_token * new + self.prefill_s_per_token_pair * new * (new / 2.0 + cached);
+        // The first token comes with the prefill; the others read the context as it grows.
+        let steps = output - 1.0;
+        let per_step = self.decode_base_s / self.max_sequences as f64 + self.decode_s_per_sequence;
+        prefill + steps * (per_step + self.decode_s_per_kv_token * (new + cached + output / 2.0))
+    }
+
     /// Checks that every time is a finite number of at least 0, a step takes time, and the bounds let something run.
     ///
     /// # Errors
@@ -131,6 +142,18 @@ mod tests {
             let ms = 1e3 * engine.step_s(&[(tokens, 0)], 0, 0);
             assert!((ms / measured_ms - 1.0).abs() <= 0.1, "{tokens} tokens: {ms} ms, estimator {measured_ms} ms");
         }
+    }
+
+    /// A turn alone takes at least the bound, and a full batch of equal turns is close to it.
+    #[test]
+    fn no_turn_is_faster_than_its_bound() {
+        let engine = EngineModel::named("qwen3-8b-h200").unwrap();
+        let (new, output, many) = (2_048, 400, engine.max_sequences);
+        let bound = engine.least_s(new, 0, output);
+        assert!(engine.step_s(&[(new, 0)], 0, 0) + engine.decode_s(1, new + 1, output - 1) > bound);
+        let batch = many as f64 * engine.step_s(&[(new, 0)], 0, 0) + engine.decode_s(many, many * (new + 1), output - 1);
+        let ratio = batch / (many as f64 * bound);
+        assert!((1.0..1.1).contains(&ratio), "{ratio}");
     }
 
     #[test]
