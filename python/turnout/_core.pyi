@@ -1105,6 +1105,8 @@ class Simulation:
         sample_period_s: Time between samples of the series, s.
         flush_every_sessions: New weights, and empty caches, whenever so many more sessions have finished; None = never.
         outages: (index of the replica, time at which it goes, how long it is away), s. It comes back empty.
+        feed: (lag in s, share of batches that are lost and come by replay) of the engines' cache events; None = the
+            router is not told and judges by its own decisions.
 
     Raises:
         InvalidArgument: Something cannot be played; the message names it.
@@ -1127,6 +1129,7 @@ class Simulation:
         sample_period_s: float = 5.0,
         flush_every_sessions: int | None = None,
         outages: Sequence[tuple[int, float, float]] = ...,
+        feed: tuple[float, float] | None = None,
     ) -> Self: ...
     def advance(self) -> bool:
         """Play on, without the interpreter, to the next control step (True) or to the end (False)."""

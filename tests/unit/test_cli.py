@@ -58,6 +58,7 @@ def test_outages_and_new_weights(tmp_path: Path) -> None:
         "outage": ["--outage", "0@20+30"],
         "joining": ["--outage", "1@0+60"],
         "flush": ["--flush-every", 5],
+        "told": ["--cache-events", "0.05/0.1"],
     }.items():
         shown = turnout("simulate", *arguments, *options, "--json", f"{name}.json", cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
@@ -103,6 +104,7 @@ ERRORS = {
     "a trace cannot shrink": (["--trace", "text.zst", "--scale", "2"], "scale: got 2.0 with --trace"),
     "an outage of nobody": (["--outage", "9@0+1"], "outages: got replica 9"),
     "an outage in other words": (["--outage", "soon"], "outage: got 'soon'"),
+    "cache events some time": (["--cache-events", "late"], "cache-events: got 'late'"),
     "weights after nothing": (["--flush-every", "0"], "flush_every_sessions: got 0"),
     "nowhere to write": (["--json", "no/such/folder/out.json"], "json:"),
 }

@@ -282,9 +282,9 @@ class FleetView:
             The view. Columns that this version does not know are left out.
         """
         replicas, workloads = tuple(raw["replicas"]), tuple(raw["workloads"])
-        shapes = {"R": (len(replicas),), "W": (len(workloads),), "RW": (len(replicas), len(workloads))}
+        matrix = (len(replicas), len(workloads))
         arrays: dict[str, Any] = {
-            name: np.frombuffer(data, dtype=dtype).reshape(shapes[shape])
+            name: np.frombuffer(data, dtype).reshape(matrix) if shape == "RW" else np.frombuffer(data, dtype)
             for name, (shape, dtype, data) in raw["columns"].items()
             if name in _COLUMNS
         }

@@ -76,6 +76,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
             help="R@AT+AWAY, repeatable: replica R is away from second AT for AWAY seconds; 3@0+900 joins at 900 s."
         ),
     ] = None,
+    cache_events: Annotated[
+        str | None,
+        typer.Option(
+            help="LAG or LAG/LOSS: the engines tell the router what they cache, LAG seconds late; of their "
+            "batches a share LOSS comes by replay only. Default: the router judges by its own decisions."
+        ),
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed, repeatable; default 0.")] = None,
     gap_scale: Annotated[float, typer.Option(help="Factor on the recorded gaps between the turns of a trace.")] = 1.0,
     scale: Annotated[
@@ -109,6 +116,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
         repeat=sessions is None,
         flush_every_sessions=flush_every,
         outages=tuple(_outage(text) for text in outage or ()),
+        feed=None if cache_events is None else _feed(cache_events),
     )
     for option, folder in (("json", json_file and json_file.parent), ("report", report_dir and report_dir.parent)):
         if folder is not None and not folder.is_dir():
@@ -143,6 +151,14 @@ def _distinct(option: str, values: list[Any]) -> None:
         raise InvalidArgument(f"{option}: got {twice!r} twice, accepted is each value once")
 
 
+def _feed(text: str) -> tuple[float, float]:
+    """`LAG` or `LAG/LOSS` as (lag_s, loss)."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?", text)
+    if found is None:
+        raise InvalidArgument(f"cache-events: got {text!r}, accepted is LAG or LAG/LOSS such as 0.1/0.02")
+    return float(found[1]), float(found[2] or 0)
+
+
 def _outage(text: str) -> tuple[int, float, float]:
     """`R@AT+AWAY` as (replica, at_s, away_s)."""
     found = re.fullmatch(r"(\d+)@(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?|inf)", text)
@@ -169,6 +185,7 @@ def _config(setup: Setup, policies: list[str], seeds: list[int], scenario: Any) 
             {"replica": replica, "at_s": at_s, "away_s": away_s if math.isfinite(away_s) else None}
             for replica, at_s, away_s in setup.outages
         ],
+        "feed": None if setup.feed is None else {"lag_s": setup.feed[0], "loss": setup.feed[1]},
         "sessions": scenario.sessions,
         "turns": scenario.turns,
         **scenario.config,

@@ -75,10 +75,10 @@ def bounds(result: Mapping[str, Any], view: FleetView, fleet_tokens: float, repl
         `unevicted_hit_share`: the prefix hits had no session's own tokens been computed twice.
         `least_gpu_share`: the part of the fleet's time that the completed turns need at least, in full batches and with
         nothing computed twice: 1 = no more turns of this kind can be served.
-        `little_sessions_per_hour`: what Little's law allows: KV capacity over the mean token-seconds of the sessions, in
-        the mixture that finished. Sessions that are charged while they hold nothing can exceed it.
+        `little_sessions_per_hour`: what Little's law allows: KV capacity over the mean token-seconds of the sessions,
+        in the mixture that finished. Sessions that are charged while they hold nothing can exceed it.
         `jain_virtual_time`: Jain's index over the virtual times of the workloads: 1 = all alike, 1/W = one took all.
-        `forecast_missing_share`: the part of the cached tokens forecast for continuations that the engines did not have.
+        `forecast_missing_share`: the part of the cached tokens forecast for continuations that was not in the engines.
     """
     finished = view.finished.astype(np.float64)
     token_seconds = float(finished @ view.token_seconds)

@@ -45,6 +45,8 @@ class Setup:
         flush_every_sessions: New weights, and empty caches, whenever so many more sessions have finished; None = never.
         outages: (replica, time at which it goes, how long it is away) in s; it comes back with an empty cache, and what
             ran there is sent again. A replica that is away from time 0 joins later.
+        feed: (lag in s, share of batches that are lost and come by replay) of the engines' cache events; None = the
+            router is not told and judges by its own decisions.
     """
 
     replicas: int = 4
@@ -56,6 +58,7 @@ class Setup:
     control_period_s: float = 1.0
     flush_every_sessions: int | None = None
     outages: tuple[tuple[int, float, float], ...] = ()
+    feed: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -71,6 +74,8 @@ class Setup:
                 raise InvalidArgument(f"{name}: got {getattr(self, name)}, accepted is a number > 0")
         if self.flush_every_sessions is not None and self.flush_every_sessions < 1:
             raise InvalidArgument(f"flush_every_sessions: got {self.flush_every_sessions}, accepted is a number >= 1")
+        if self.feed is not None and not (0 <= self.feed[0] < math.inf and 0 <= self.feed[1] < 1):
+            raise InvalidArgument(f"feed: got {self.feed}, accepted is a lag >= 0 s and a loss from 0 to below 1")
         for replica, at_s, away_s in self.outages:
             if not (0 <= replica < self.replicas and 0 <= at_s < math.inf and away_s > 0):
                 raise InvalidArgument(
@@ -149,6 +154,7 @@ def run(
         sample_period_s=sample_period_s,
         flush_every_sessions=setup.flush_every_sessions,
         outages=setup.outages,
+        feed=setup.feed,
     )
     while simulation.advance():
         step(simulation, decide, state=state, on_policy_error="raise")

@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 use turnout_core::error::Error;
 use turnout_core::router::types::RouterConfig;
 use turnout_sim::engine::model::{ENGINES, EngineModel};
+use turnout_sim::feed::Feed;
 use turnout_sim::fleet::{Outage, Simulation as CoreSimulation, SimulationConfig};
 use turnout_sim::metrics::Counts;
 use turnout_sim::scenario::Scenario;
@@ -31,7 +32,7 @@ impl Simulation {
 #[pymethods]
 impl Simulation {
     #[new]
-    #[pyo3(signature = (replicas, workloads, *, scenario, engine, concurrency, sessions = None, repeat = false, duration_s = f64::INFINITY, seed = 0, block_tokens = 16, control_period_s = 1.0, sample_period_s = 5.0, flush_every_sessions = None, outages = Vec::new()))]
+    #[pyo3(signature = (replicas, workloads, *, scenario, engine, concurrency, sessions = None, repeat = false, duration_s = f64::INFINITY, seed = 0, block_tokens = 16, control_period_s = 1.0, sample_period_s = 5.0, flush_every_sessions = None, outages = Vec::new(), feed = None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         replicas: &Bound<'_, PyAny>,
@@ -48,6 +49,7 @@ impl Simulation {
         sample_period_s: f64,
         #[pyo3(from_py_with = arguments::sessions)] flush_every_sessions: Option<u64>,
         outages: Vec<(usize, f64, f64)>,
+        feed: Option<(f64, f64)>,
     ) -> PyResult<Self> {
         let fleet = arguments::fleet(replicas, workloads)?;
         let engine = read_engine(engine)?;
@@ -55,8 +57,19 @@ impl Simulation {
         let names = router.workloads.iter().map(|workload| workload.name.to_string()).collect();
         let scenario = Arc::new(read_scenario(scenario)?);
         let outages = outages.into_iter().map(|(replica, at_s, away_s)| Outage { replica, at_s, away_s }).collect();
-        let config =
-            SimulationConfig { router, engine, scenario, concurrency, sessions, repeat, duration_s, sample_period_s, flush_every_sessions, outages };
+        let config = SimulationConfig {
+            router,
+            engine,
+            scenario,
+            concurrency,
+            sessions,
+            repeat,
+            duration_s,
+            sample_period_s,
+            flush_every_sessions,
+            outages,
+            feed: feed.map(|(lag_s, loss)| Feed { lag_s, loss }),
+        };
         let core = CoreSimulation::new(config).map_err(to_py)?;
         Ok(Self { core: Mutex::new(core), workloads: names })
     }

@@ -14,6 +14,7 @@ use turnout_core::units::{Nanos, nanos, seconds};
 
 use crate::engine::model::EngineModel;
 use crate::engine::{Engine, Event, Request};
+use crate::feed::{Feed, Publisher};
 use crate::hash::Mixed;
 use crate::metrics::{Counts, Sample};
 use crate::scenario::{Path, Scenario};
@@ -44,6 +45,8 @@ pub struct SimulationConfig {
     pub flush_every_sessions: Option<u64>,
     /// Replicas that go and come back.
     pub outages: Vec<Outage>,
+    /// How the engines' cache events reach the router; `None`: they do not, and it judges by its own decisions.
+    pub feed: Option<Feed>,
 }
 
 /// A replica is away for a while and comes back with an empty cache. Away from the start: it joins later.
@@ -87,6 +90,8 @@ pub(crate) enum Happening {
     Leave(usize),
     /// It is there again.
     Return(usize),
+    /// Cache events of an engine arrive.
+    Arrive(usize),
 }
 
 /// The simulation.
@@ -116,6 +121,11 @@ pub struct Simulation {
     pub(crate) stuck: bool,
     pub(crate) finished: bool,
     pub(crate) events: Vec<Event>,
+    pub(crate) publishers: Vec<Publisher>,
+    /// By replica: whether it is gone now.
+    pub(crate) away: Vec<bool>,
+    /// Plays by the address of the chain that their turns were sent with, while somebody listens to cache events.
+    pub(crate) by_chain: HashMap<usize, u64>,
     /// Version of the weights, and finished sessions when they came.
     pub(crate) weights: (i64, u64),
 }
@@ -158,6 +168,11 @@ impl Simulation {
                 return bad("outages", format!("{} s for {} s", outage.at_s, outage.away_s), "a time of at least 0 and a duration above 0, s");
             }
         }
+        if let Some(feed) = config.feed
+            && !(feed.lag_s >= 0.0 && feed.lag_s.is_finite() && (0.0..1.0).contains(&feed.loss))
+        {
+            return bad("feed", format!("{} s late, {} lost", feed.lag_s, feed.loss), "finite seconds of at least 0, and a share from 0 to below 1");
+        }
         config.engine.check()?;
         let router = Router::new(config.router.clone())?;
         config.scenario.check(router.workloads().len())?;
@@ -191,9 +206,16 @@ impl Simulation {
             stuck: false,
             finished: false,
             events: Vec::new(),
+            publishers: Vec::new(),
+            away: vec![false; config.router.replicas.len()],
+            by_chain: HashMap::new(),
             weights: (0, 0),
             config,
         };
+        if simulation.config.feed.is_some() {
+            simulation.engines.iter_mut().for_each(Engine::publish);
+            simulation.publishers.resize_with(simulation.engines.len(), Publisher::default);
+        }
         // Before the sessions, so that a replica that joins later is away before anybody is placed.
         for outage in simulation.config.outages.clone() {
             simulation.schedule(nanos(outage.at_s), Happening::Leave(outage.replica));
@@ -259,13 +281,20 @@ impl Simulation {
             Happening::Leave(engine) => {
                 let name = self.config.router.replicas[engine].name.clone();
                 // Two outages may overlap: it is away already.
-                if self.router.replicas().contains(&name) {
+                if !std::mem::replace(&mut self.away[engine], true) {
                     self.engines[engine].restart();
+                    if let Some(publisher) = self.publishers.get_mut(engine) {
+                        *publisher = Publisher::default();
+                    }
                     self.router.lose_replica(self.now, &name)?;
                 }
                 Ok(())
             }
-            Happening::Return(engine) => self.router.add_replica(self.now, self.config.router.replicas[engine].clone()).map(|_| ()),
+            Happening::Arrive(engine) => self.deliver(engine),
+            Happening::Return(engine) => {
+                self.away[engine] = false;
+                self.router.add_replica(self.now, self.config.router.replicas[engine].clone()).map(|_| ())
+            }
         }
     }
 
@@ -375,6 +404,9 @@ impl Simulation {
             output_tokens: scenario.turn_output_tokens[play.turn] as u64,
             chain: play.path.chain().clone(),
         };
+        if self.config.feed.is_some() {
+            self.by_chain.insert(request.chain.as_ptr().addr(), id);
+        }
         let engine = self.names[decision.replica.as_ref().expect("a placed turn has a replica")];
         if !self.engines[engine].holds(&request) {
             // The prompt fits and prompt + output do not: the engine would stop it at the length limit.
@@ -413,6 +445,7 @@ impl Simulation {
     fn engine(&mut self, engine: usize) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         self.engines[engine].step(self.now, &mut events);
+        self.publish(engine)?;
         for event in events.drain(..) {
             match event {
                 Event::FirstToken { id, cached_tokens } => self.first_token(id, cached_tokens)?,
@@ -431,6 +464,32 @@ impl Simulation {
         self.events = events;
         self.schedule_engine(engine);
         Ok(())
+    }
+
+    /// Sends what an engine says of its cache on its way.
+    fn publish(&mut self, engine: usize) -> Result<()> {
+        let Some(feed) = self.config.feed else { return Ok(()) };
+        let told = self.engines[engine].published();
+        if self.away[engine] {
+            return Ok(());
+        }
+        let tokens = |chain: usize| self.plays[&self.by_chain[&chain]].path.tokens();
+        let at = self.now + nanos(feed.lag_s);
+        if !self.publishers[engine].publish(at, told, self.hasher.block_tokens() as usize, tokens) {
+            return Ok(());
+        }
+        if feed.lag_s > 0.0 {
+            self.schedule(at, Happening::Arrive(engine));
+            return Ok(());
+        }
+        self.deliver(engine)
+    }
+
+    fn deliver(&mut self, engine: usize) -> Result<()> {
+        let (Some(feed), Some(publisher)) = (self.config.feed, self.publishers.get_mut(engine)) else { return Ok(()) };
+        let name = &self.config.router.replicas[engine].name;
+        // Those of a process that died are not waited for.
+        publisher.deliver(self.now, &mut self.router, name, self.hasher.block_tokens(), feed.loss)
     }
 
     fn first_token(&mut self, id: u64, cached_tokens: u64) -> Result<()> {
@@ -497,6 +556,9 @@ impl Simulation {
         self.weights = (version + 1, finished);
         for engine in &mut self.engines {
             engine.flush();
+        }
+        for engine in 0..self.engines.len() {
+            self.publish(engine)?;
         }
         self.router.weights_updated(self.now, version + 1, WeightsMode::Flush, None)?;
         Ok(())

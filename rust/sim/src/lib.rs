@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod feed;
 pub mod fleet;
 mod hash;
 pub mod metrics;

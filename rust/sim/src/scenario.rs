@@ -246,6 +246,11 @@ impl Path {
             .expect("a tail is shorter than a block")
     }
 
+    /// All tokens that are laid out.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// The tokens after the prompt of the present turn.
     pub(crate) fn output(&self, prompt_tokens: usize) -> &[u32] {
         &self.tokens[prompt_tokens..self.played]
@@ -264,7 +269,7 @@ fn token(seed: u64, offset: usize) -> u32 {
 }
 
 /// A 64-bit finaliser (Stafford's variant 13).
-fn mix(mut x: u64) -> u64 {
+pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use turnout_core::control::limits::Limits;
 use turnout_core::router::types::{ReplicaConfig, RouterConfig, WorkloadConfig};
 use turnout_sim::engine::model::EngineModel;
+use turnout_sim::feed::Feed;
 use turnout_sim::fleet::{Outage, Simulation, SimulationConfig};
 use turnout_sim::metrics::Sample;
 use turnout_sim::scenario::Scenario;
@@ -52,10 +53,17 @@ fn scenario(sessions: &[Session]) -> Scenario {
 }
 
 fn play(sessions: &[Session], kv_tokens: f64, cap: f64) -> Simulation {
-    play_through(sessions, kv_tokens, cap, None, Vec::new())
+    play_through(sessions, kv_tokens, cap, None, Vec::new(), None)
 }
 
-fn play_through(sessions: &[Session], kv_tokens: f64, cap: f64, flush_every_sessions: Option<u64>, outages: Vec<Outage>) -> Simulation {
+fn play_through(
+    sessions: &[Session],
+    kv_tokens: f64,
+    cap: f64,
+    flush_every_sessions: Option<u64>,
+    outages: Vec<Outage>,
+    feed: Option<Feed>,
+) -> Simulation {
     let router = RouterConfig {
         replicas: vec![ReplicaConfig::new("r0", kv_tokens), ReplicaConfig::new("r1", kv_tokens)],
         workloads: vec![WorkloadConfig::new("a"), WorkloadConfig::new("b")],
@@ -78,6 +86,7 @@ fn play_through(sessions: &[Session], kv_tokens: f64, cap: f64, flush_every_sess
         sample_period_s: 0.1,
         flush_every_sessions,
         outages,
+        feed,
     };
     let mut simulation = Simulation::new(config).unwrap();
     while simulation.advance().unwrap() {
@@ -134,15 +143,23 @@ proptest! {
         kv_blocks in 120u32..200,
         flush_every in proptest::option::of(1u64..4),
         outages in proptest::collection::vec((0usize..2, 0u32..400, 1u32..300), 0..4),
+        feed in proptest::option::of((0u32..30, 0u32..3)),
     ) {
+        let feed = feed.map(|(lag, loss)| Feed { lag_s: f64::from(lag) / 100.0, loss: f64::from(loss) / 10.0 });
         let outages: Vec<Outage> =
             outages.iter().map(|&(replica, at, away)| Outage { replica, at_s: f64::from(at) / 100.0, away_s: f64::from(away) / 100.0 }).collect();
-        let simulation = play_through(&sessions, f64::from(kv_blocks) * 4.0, 3.0, flush_every, outages.clone());
+        let simulation = play_through(&sessions, f64::from(kv_blocks) * 4.0, 3.0, flush_every, outages.clone(), feed);
         simulation.audit().unwrap();
         prop_assert!(!simulation.is_stuck());
         let counts = simulation.counts();
         prop_assert_eq!(counts.iter().map(|one| one.finished_sessions).sum::<u64>(), sessions.len() as u64);
         prop_assert_eq!(counts.iter().map(|one| one.turns).sum::<u64>(), sessions.iter().map(|session| session.2.len() as u64).sum::<u64>());
+        let told = simulation.router().feed_stats();
+        let arrives = feed.is_some_and(|feed| feed.lag_s == 0.0) && outages.is_empty();
+        prop_assert!(!arrives || told.stored_blocks > 0 || simulation.counts().iter().all(|one| one.prompt_tokens < 4));
+        prop_assert_eq!(told.unknown_removed, 0);
+        // A request that runs on through a flush stores blocks whose parents are gone.
+        prop_assert!(flush_every.is_some() || told.unknown_parents == 0);
         if outages.is_empty() {
             prop_assert_eq!(counts.iter().map(|one| one.lost_turns).sum::<u64>(), 0);
         }
@@ -154,7 +171,7 @@ proptest! {
         let turns = vec![(2, 0, 8, gap)];
         let sessions: Vec<Session> = (0..6).map(|_| (0, true, turns.clone())).collect();
         let cached = |simulation: &Simulation| simulation.counts().iter().map(|one| one.cached_tokens).sum::<u64>();
-        let (kept, flushed) = (play_through(&sessions, 4_000.0, 1.0, None, Vec::new()), play_through(&sessions, 4_000.0, 1.0, Some(1), Vec::new()));
+        let (kept, flushed) = (play_through(&sessions, 4_000.0, 1.0, None, Vec::new(), None), play_through(&sessions, 4_000.0, 1.0, Some(1), Vec::new(), None));
         prop_assert!(cached(&kept) > cached(&flushed));
     }
 }

@@ -147,6 +147,16 @@ impl Engine {
         }
     }
 
+    /// From now on the cache tells what it stores and removes.
+    pub fn publish(&mut self) {
+        self.cache.events = Some(Vec::new());
+    }
+
+    /// What it told since the last call.
+    pub fn published(&mut self) -> Vec<cache::CacheEvent> {
+        self.cache.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Whether a request of this length can ever run here.
     #[must_use]
     pub fn holds(&self, request: &Request) -> bool {
@@ -175,7 +185,9 @@ impl Engine {
     pub fn restart(&mut self) {
         let fresh = Self::new(self.model, u64::from(self.cache.len()) * self.block_tokens, self.block_tokens);
         let counters = (self.preemptions, self.recomputed_tokens, self.output_tokens, self.single_steps);
+        let listens = self.cache.events.is_some();
         *self = fresh;
+        self.cache.events = listens.then(Vec::new);
         (self.preemptions, self.recomputed_tokens, self.output_tokens, self.single_steps) = counters;
     }
 
@@ -310,7 +322,7 @@ impl Engine {
 
     /// Decides what the next step computes.
     fn make_plan(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || self.cache.events.is_some() {
             self.settle();
         }
         self.make_room(events);
