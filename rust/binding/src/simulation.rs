@@ -7,9 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use turnout_core::error::Error;
 use turnout_core::router::types::RouterConfig;
+use turnout_sim::config::{Outage, SimulationConfig};
 use turnout_sim::engine::model::{ENGINES, EngineModel};
 use turnout_sim::feed::Feed;
-use turnout_sim::fleet::{Outage, Simulation as CoreSimulation, SimulationConfig};
+use turnout_sim::fleet::Simulation as CoreSimulation;
 use turnout_sim::metrics::Counts;
 use turnout_sim::scenario::Scenario;
 

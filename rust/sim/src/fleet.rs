@@ -6,59 +6,21 @@ use std::sync::Arc;
 
 use turnout_core::control::limits::Limits;
 use turnout_core::control::view::FleetView;
-use turnout_core::error::{Error, Result};
+use turnout_core::error::Result;
 use turnout_core::prompt::BlockHasher;
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, Decision, RouterConfig, Status, Submit, TurnInput, WeightsMode};
+use turnout_core::router::types::{Completion, Decision, Status, Submit, TurnInput};
 use turnout_core::units::{Nanos, nanos, seconds};
 
-use crate::engine::model::EngineModel;
+use crate::config::SimulationConfig;
 use crate::engine::{Engine, Event, Request};
-use crate::feed::{Feed, Publisher};
+use crate::feed::Publisher;
 use crate::hash::Mixed;
 use crate::metrics::{Counts, Sample};
 use crate::scenario::{Path, Scenario};
 
 /// Control steps in a row without any other event after which a run counts as stuck.
 const STUCK_STEPS: u32 = 2_000;
-
-/// How a simulation is set up.
-#[derive(Debug, Clone)]
-pub struct SimulationConfig {
-    /// The router; its replicas are the engines, with the KV capacity stated there.
-    pub router: RouterConfig,
-    /// Times of every engine.
-    pub engine: EngineModel,
-    /// What is played.
-    pub scenario: Arc<Scenario>,
-    /// Sessions outstanding at once, sub-sessions not counted.
-    pub concurrency: usize,
-    /// Sessions to start at most, sub-sessions not counted; `None` = as many as there are, or without end when repeating.
-    pub sessions: Option<u64>,
-    /// Whether the list is played again with fresh private content when it is exhausted.
-    pub repeat: bool,
-    /// When to stop, s.
-    pub duration_s: f64,
-    /// Seconds between samples of the time series.
-    pub sample_period_s: f64,
-    /// New weights, and empty caches, whenever so many more sessions have finished.
-    pub flush_every_sessions: Option<u64>,
-    /// Replicas that go and come back.
-    pub outages: Vec<Outage>,
-    /// How the engines' cache events reach the router; `None`: they do not, and it judges by its own decisions.
-    pub feed: Option<Feed>,
-}
-
-/// A replica is away for a while and comes back with an empty cache. Away from the start: it joins later.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Outage {
-    /// Index of the replica.
-    pub replica: usize,
-    /// When it goes, s.
-    pub at_s: f64,
-    /// For how long, s; infinite = for good.
-    pub away_s: f64,
-}
 
 /// A session being played.
 #[derive(Debug)]
@@ -70,7 +32,7 @@ pub(crate) struct Play {
     lap: u64,
     root: bool,
     turn: usize,
-    path: Path,
+    pub(crate) path: Path,
     pub(crate) submitted_at: Nanos,
     pub(crate) held: bool,
     /// Tokens of the present prompt that the turn before left in some cache.
@@ -78,7 +40,7 @@ pub(crate) struct Play {
     /// Tokens with KV at the end of the turn before.
     computed_tokens: u64,
     /// How often the present turn was lost with its replica.
-    lost: u32,
+    pub(crate) lost: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,44 +98,7 @@ impl Simulation {
     /// # Errors
     /// [`Error::InvalidArgument`] for a configuration that cannot be played.
     pub fn new(config: SimulationConfig) -> Result<Self> {
-        let bad = |argument: &'static str, value: String, accepted: &'static str| Err(Error::InvalidArgument { argument, value, accepted });
-        if config.router.replicas.is_empty() {
-            return bad("replicas", "none".into(), "at least one replica");
-        }
-        if let Some(replica) =
-            config.router.replicas.iter().find(|replica| !(replica.kv_tokens >= f64::from(config.router.block_tokens) && replica.kv_tokens <= 1e8))
-        {
-            return bad("kv_tokens", replica.kv_tokens.to_string(), "one block to 1e8 tokens");
-        }
-        if config.concurrency == 0 {
-            return bad("concurrency", "0".into(), "at least 1");
-        }
-        if config.duration_s.is_nan() || config.duration_s <= 0.0 {
-            return bad("duration_s", config.duration_s.to_string(), "seconds above 0");
-        }
-        if config.sample_period_s.is_nan() || config.sample_period_s <= 0.0 {
-            return bad("sample_period_s", config.sample_period_s.to_string(), "seconds above 0");
-        }
-        if config.repeat && config.duration_s.is_infinite() && config.sessions.is_none() {
-            return bad("duration_s", "infinity".into(), "a finite time, or a number of sessions, when sessions repeat");
-        }
-        if config.flush_every_sessions == Some(0) {
-            return bad("flush_every_sessions", "0".into(), "at least 1");
-        }
-        for outage in &config.outages {
-            if outage.replica >= config.router.replicas.len() {
-                return bad("outages", format!("replica {}", outage.replica), "an index of a replica");
-            }
-            if !(outage.at_s >= 0.0 && outage.at_s.is_finite() && outage.away_s > 0.0) {
-                return bad("outages", format!("{} s for {} s", outage.at_s, outage.away_s), "a time of at least 0 and a duration above 0, s");
-            }
-        }
-        if let Some(feed) = config.feed
-            && !(feed.lag_s >= 0.0 && feed.lag_s.is_finite() && (0.0..1.0).contains(&feed.loss))
-        {
-            return bad("feed", format!("{} s late, {} lost", feed.lag_s, feed.loss), "finite seconds of at least 0, and a share from 0 to below 1");
-        }
-        config.engine.check()?;
+        config.check()?;
         let router = Router::new(config.router.clone())?;
         config.scenario.check(router.workloads().len())?;
         let block = u64::from(config.router.block_tokens);
@@ -278,27 +203,13 @@ impl Simulation {
             Happening::Submit(play) => self.submit(play),
             Happening::Engine(engine) if self.engines[engine].due() == Some(self.now) => self.engine(engine),
             Happening::Engine(_) => Ok(()),
-            Happening::Leave(engine) => {
-                let name = self.config.router.replicas[engine].name.clone();
-                // Two outages may overlap: it is away already.
-                if !std::mem::replace(&mut self.away[engine], true) {
-                    self.engines[engine].restart();
-                    if let Some(publisher) = self.publishers.get_mut(engine) {
-                        *publisher = Publisher::default();
-                    }
-                    self.router.lose_replica(self.now, &name)?;
-                }
-                Ok(())
-            }
+            Happening::Leave(engine) => self.leave(engine),
             Happening::Arrive(engine) => self.deliver(engine),
-            Happening::Return(engine) => {
-                self.away[engine] = false;
-                self.router.add_replica(self.now, self.config.router.replicas[engine].clone()).map(|_| ())
-            }
+            Happening::Return(engine) => self.come_back(engine),
         }
     }
 
-    fn schedule(&mut self, at: Nanos, happening: Happening) {
+    pub(crate) fn schedule(&mut self, at: Nanos, happening: Happening) {
         self.order += 1;
         self.heap.push(Reverse((at, self.order, happening)));
     }
@@ -367,7 +278,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         while let Some(decision) = self.router.drain() {
             match decision.status {
                 Status::Placed => self.run(&decision),
@@ -375,16 +286,6 @@ impl Simulation {
                 _ => self.give_up(&decision),
             }
         }
-    }
-
-    /// A turn went with its replica: its client sends it again at once.
-    fn lost(&mut self, decision: &Decision) {
-        let Some(id) = self.by_turn.remove(&decision.turn) else { return };
-        let play = self.plays.get_mut(&id).expect("its session is played");
-        play.lost += 1;
-        let session = play.session;
-        counts_of(&mut self.counts, &self.config.scenario, session).lost_turns += 1;
-        self.schedule(self.now, Happening::Submit(id));
     }
 
     /// Sends a placed turn to its engine.
@@ -466,32 +367,6 @@ impl Simulation {
         Ok(())
     }
 
-    /// Sends what an engine says of its cache on its way.
-    fn publish(&mut self, engine: usize) -> Result<()> {
-        let Some(feed) = self.config.feed else { return Ok(()) };
-        let told = self.engines[engine].published();
-        if self.away[engine] {
-            return Ok(());
-        }
-        let tokens = |chain: usize| self.plays[&self.by_chain[&chain]].path.tokens();
-        let at = self.now + nanos(feed.lag_s);
-        if !self.publishers[engine].publish(at, told, self.hasher.block_tokens() as usize, tokens) {
-            return Ok(());
-        }
-        if feed.lag_s > 0.0 {
-            self.schedule(at, Happening::Arrive(engine));
-            return Ok(());
-        }
-        self.deliver(engine)
-    }
-
-    fn deliver(&mut self, engine: usize) -> Result<()> {
-        let (Some(feed), Some(publisher)) = (self.config.feed, self.publishers.get_mut(engine)) else { return Ok(()) };
-        let name = &self.config.router.replicas[engine].name;
-        // Those of a process that died are not waited for.
-        publisher.deliver(self.now, &mut self.router, name, self.hasher.block_tokens(), feed.loss)
-    }
-
     fn first_token(&mut self, id: u64, cached_tokens: u64) -> Result<()> {
         let turn = self.plays[&id].turn_name.clone();
         let play = &self.plays[&id];
@@ -545,25 +420,6 @@ impl Simulation {
         Ok(())
     }
 
-    /// New weights on the whole fleet when enough sessions have finished.
-    fn update_weights(&mut self) -> Result<()> {
-        let Some(every) = self.config.flush_every_sessions else { return Ok(()) };
-        let finished: u64 = self.counts.iter().map(|counts| counts.finished_sessions).sum();
-        let (version, before) = self.weights;
-        if finished < before + every {
-            return Ok(());
-        }
-        self.weights = (version + 1, finished);
-        for engine in &mut self.engines {
-            engine.flush();
-        }
-        for engine in 0..self.engines.len() {
-            self.publish(engine)?;
-        }
-        self.router.weights_updated(self.now, version + 1, WeightsMode::Flush, None)?;
-        Ok(())
-    }
-
     fn sample(&mut self) {
         if self.now < self.next_sample {
             return;
@@ -603,6 +459,6 @@ impl Simulation {
     }
 }
 
-fn counts_of<'a>(counts: &'a mut [Counts], scenario: &Scenario, session: usize) -> &'a mut Counts {
+pub(crate) fn counts_of<'a>(counts: &'a mut [Counts], scenario: &Scenario, session: usize) -> &'a mut Counts {
     &mut counts[scenario.session_workload[session] as usize]
 }

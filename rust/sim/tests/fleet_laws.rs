@@ -5,9 +5,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use turnout_core::control::limits::Limits;
 use turnout_core::router::types::{ReplicaConfig, RouterConfig, WorkloadConfig};
+use turnout_sim::config::{Outage, SimulationConfig};
 use turnout_sim::engine::model::EngineModel;
 use turnout_sim::feed::Feed;
-use turnout_sim::fleet::{Outage, Simulation, SimulationConfig};
+use turnout_sim::fleet::Simulation;
 use turnout_sim::metrics::Sample;
 use turnout_sim::scenario::Scenario;
 
