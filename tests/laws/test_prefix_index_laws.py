@@ -214,6 +214,12 @@ class PrefixIndexLaws(RuleBasedStateMachine):
             assert self.index.kv_events(FED, empty, sequence=self.sequence) is None
             self.sequence += 1
 
+    @rule()
+    def go_on_from_a_snapshot(self) -> None:
+        snapshot = self.index.snapshot()
+        self.index = PrefixIndex.restore(snapshot)
+        assert self.index.snapshot() == snapshot
+
     @invariant()
     def answers_are_those_of_the_sets(self) -> None:
         if not hasattr(self, "index"):

@@ -136,6 +136,12 @@ class RouterLaws(RuleBasedStateMachine):
         if self.router.weights_updated(version, replica=name, now=self.now).status == "done":
             self.model.flush(name)
 
+    @rule()
+    def go_on_from_a_snapshot(self) -> None:
+        snapshot = self.router.snapshot()
+        self.router = turnout.Router.restore(snapshot, now=self.now)
+        assert self.router.snapshot() == snapshot
+
     @rule(closed=st.booleans())
     def close_doors(self, closed: bool) -> None:
         self.closed = closed
