@@ -20,8 +20,6 @@ impl Router {
         if !self.turn_slots.contains_key(turn) && self.closed.get(turn).is_none() {
             return Err(Error::UnknownTurn { turn: turn.into() });
         }
-        // Nothing but growth happened since the line was tried, and no timer is due.
-        let calm = (self.only_grown || self.ledger.touched().is_empty()) && self.wake_at().is_none_or(|at| at > now);
         let seq = self.begin(now);
         let Some(&slot) = self.turn_slots.get(turn) else {
             self.stats.late += 1;
@@ -35,21 +33,12 @@ impl Router {
         self.heard(slot);
         self.started(slot);
         let news = !placement.reported || output_tokens > placement.output_tokens;
-        let holds = |router: &Self| {
-            let sums = router.ledger.replica(placement.replica);
-            [router.ledger.charge(placement.replica), router.ledger.commit(placement.replica), sums.sessions()]
-        };
-        let before = holds(self);
         if news {
             self.report_output(slot, output_tokens);
             self.enforce_residency(placement.replica);
             self.relieve(placement.replica);
         }
-        // A turn that grows makes room for nobody: whoever waits need not be tried.
-        self.only_grown = calm && before.iter().zip(holds(self)).all(|(&before, after)| after >= before);
-        if !self.only_grown {
-            self.pump(None);
-        }
+        self.pump(None);
         Ok(Outcome { seq, effect: if news { Effect::Done } else { Effect::Duplicate } })
     }
 

@@ -187,8 +187,6 @@ pub struct Router {
     leases: BTreeSet<(Nanos, u32)>,
     /// Some session without a charge may have a known history that can be let go when the index is full.
     paused_paths: bool,
-    /// The replicas that changed since the line was tried last did so by outputs that grew.
-    only_grown: bool,
     /// Scratch for index answers, by replica slot.
     depths: Depths,
     best: Vec<Match>,
@@ -268,7 +266,6 @@ impl Router {
             just_reserved: Vec::new(),
             leases: BTreeSet::new(),
             paused_paths: false,
-            only_grown: false,
             depths: Depths::default(),
             best: Vec::new(),
         };
@@ -483,7 +480,6 @@ record!(Router {
     quiet,
     pumps,
     all_changed,
-    only_grown,
     just_reserved,
     leases,
     paused_paths,

@@ -35,7 +35,6 @@ impl Router {
             self.retire_drained();
         }
         self.pumps += 1;
-        self.only_grown = false;
         while self.line.len() > 0 && self.scan(submitting) {}
         self.ledger.forget_touched();
         self.all_changed = false;
