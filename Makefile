@@ -28,7 +28,7 @@ toolchain:
 $(VENV)/.tools: pyproject.toml | toolchain
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); e = p["project"]["optional-dependencies"]; print("\n".join([*p["build-system"]["requires"], *p["project"]["dependencies"], *e["simulate"], *e["testing"], *[r for r in e["dev"] if not r.startswith("turnout")]]))' > $(VENV)/requirements.txt
+	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); e = p["project"]["optional-dependencies"]; print("\n".join([*p["build-system"]["requires"], *p["project"]["dependencies"], *[r for extra in e.values() for r in extra if not r.startswith("turnout")]]))' > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -r $(VENV)/requirements.txt
 	touch $@
 

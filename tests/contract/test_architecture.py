@@ -20,6 +20,8 @@ BASE = {"turnout.errors"}
 POLICIES = {"turnout.policies", *BASE}
 CONTROL = {"turnout.control", "turnout._core", "turnout.config", *POLICIES}
 SIMULATE = {"turnout.simulate", *CONTROL}
+SHELL = {"turnout", "turnout.router", "turnout.record", *CONTROL}
+FEEDS = {"aiohttp", "zmq", "prometheus_client", "turnout.feeds", *SHELL}
 ALLOWED = {
     "turnout.errors": set(),
     "turnout.config": set(),
@@ -34,6 +36,13 @@ ALLOWED = {
     "turnout.testing": {"numpy", "hypothesis", "turnout.testing", "turnout", "turnout.router", *SIMULATE},
     "turnout.testing.plugin": {"pytest", "turnout.testing", *BASE},
     "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
+    "turnout.aio": {"turnout.aio", *SHELL},
+    "turnout.feeds": {*FEEDS, "turnout.aio"},
+    "turnout.doctor": {"typer", "rich", "tokenizers", *FEEDS},
+    "turnout.engine": {"starlette", "uvicorn", "msgspec", "zmq", "typer", "turnout.engine", *SIMULATE},
+    "turnout.client": {"aiohttp", "msgspec", "turnout.client", *SHELL},
+    "turnout.server": {"starlette", "uvicorn", "msgspec", "tokenizers", "typer", "turnout.server", "turnout.aio", *FEEDS},
+    "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
     "turnout.cli": {"typer", "turnout", "turnout.bench", "turnout.replay", *SIMULATE},
 }
 """By part of the package: what it may import beside the standard library."""
