@@ -42,6 +42,8 @@ struct Run {
     users: u32,
     /// Whether its content is found here, and not in an earlier copy.
     found: bool,
+    /// Whether it was in use when everything was forgotten: nobody is told when it goes.
+    stale: bool,
     /// What was cut off at its beginning: whoever held both holds that too.
     before: u32,
     /// Neighbours in the free queue.
@@ -134,6 +136,18 @@ impl BlockCache {
     #[must_use]
     pub fn free_blocks(&self) -> u32 {
         self.free
+    }
+
+    /// Blocks that nobody uses and whose content is still known. Costs steps per run in the queue.
+    #[must_use]
+    pub fn evictable_blocks(&self) -> u32 {
+        let (mut blocks, mut at) = (0, self.head);
+        while at != NONE {
+            let run = &self.runs[at as usize];
+            blocks += if run.chain.is_some() && !run.stale { run.len() } else { 0 };
+            at = run.next;
+        }
+        blocks
     }
 
     /// All blocks.
@@ -232,7 +246,7 @@ impl BlockCache {
     fn append(&mut self, table: &mut Table, chain: &Chain, (from, to): (u32, u32), found: bool) {
         if let Some(last) = table.parts.last_mut() {
             let run = &mut self.runs[last.0 as usize];
-            if run.users == 1 && run.to == from && run.found == found {
+            if run.users == 1 && run.to == from && run.found == found && !run.stale {
                 // The longer chain starts with the one it replaces.
                 (run.to, last.2) = (to, to);
                 if run.chain.as_ref().is_none_or(|own| !Arc::ptr_eq(own, chain)) {
@@ -241,7 +255,7 @@ impl BlockCache {
                 return;
             }
         }
-        let run = self.add(Run { chain: Some(chain.clone()), from, to, users: 1, found, before: NONE, previous: NONE, next: NONE });
+        let run = self.add(Run { chain: Some(chain.clone()), from, to, users: 1, found, stale: false, before: NONE, previous: NONE, next: NONE });
         if found {
             self.by_first.insert(chain[from as usize], run);
         }
@@ -282,7 +296,7 @@ impl BlockCache {
         let free = std::mem::take(&mut self.free);
         self.push_blank(free);
         for run in &mut self.runs {
-            run.found = false;
+            (run.found, run.stale) = (false, true);
         }
         if let Some(events) = &mut self.events {
             events.push(CacheEvent::Cleared);
@@ -299,7 +313,7 @@ impl BlockCache {
             let gone = blocks.min(state.len());
             state.to -= gone;
             blocks -= gone;
-            if let (Some(events), Some(chain)) = (&mut self.events, &state.chain) {
+            if let (Some(events), Some(chain), false) = (&mut self.events, &state.chain, state.stale) {
                 events.push(CacheEvent::Removed { chain: chain.clone(), from: state.to, to: state.to + gone });
             }
             if state.len() == 0 {
@@ -323,6 +337,7 @@ impl BlockCache {
             to: at,
             users: state.users,
             found: state.found,
+            stale: state.stale,
             before: state.before,
             previous: NONE,
             next: NONE,
@@ -358,7 +373,7 @@ impl BlockCache {
             self.runs[self.tail as usize].to += blocks;
             return;
         }
-        let run = self.add(Run { chain: None, from: 0, to: blocks, users: 0, found: false, before: NONE, previous: NONE, next: NONE });
+        let run = self.add(Run { chain: None, from: 0, to: blocks, users: 0, found: false, stale: false, before: NONE, previous: NONE, next: NONE });
         self.link_last(run);
     }
 
