@@ -142,9 +142,7 @@ class EngineServer:
             await self.stop()
             raise
         self._port = listening.getsockname()[1]
-        app = Starlette(
-            routes=self._routes(), exception_handlers={RequestError: on_error, TurnoutError: on_error}
-        )
+        app = Starlette(routes=self._routes(), exception_handlers={RequestError: on_error, TurnoutError: on_error})
         settings = uvicorn.Config(
             app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=1, backlog=BACKLOG
         )
@@ -217,5 +215,3 @@ def _listen(host: str, port: int) -> socket.socket:
         message = f"port: got {host}:{port} ({refused}), accepted is an address of this machine and a free port"
         raise InvalidArgument(message, "port", f"{host}:{port}", "a free port") from refused
     return listening
-
-

@@ -193,6 +193,7 @@ class Worker:
                 await self._drained.wait()
         if self.paused:
             self._clock.halt()
+            self._look()
 
     def resume(self) -> None:
         """Go on after `pause`."""
@@ -206,17 +207,7 @@ class Worker:
         while True:
             # What arrives from here on is either seen by this look or wakes the wait below.
             self._arrived.clear()
-            now_s = self._clock.now_s()
-            for number, tokens, cached_tokens, preemptions, finished in self.core.advance(now_s):
-                stream = self._streams.get(number)
-                if stream is None:
-                    continue
-                if finished:
-                    del self._streams[number]
-                    self._end(stream, tokens, cached_tokens, preemptions, stream.ending)
-                else:
-                    stream.tell(tokens, cached_tokens, preemptions, None)
-            self._publish()
+            now_s = self._look()
             next_at = None if self._clock.halted else self.core.next_at
             if next_at is None:
                 await self._arrived.wait()
@@ -227,6 +218,21 @@ class Worker:
                         await asyncio.wait_for(self._arrived.wait(), wait_s)
                 else:
                     await asyncio.sleep(TICK_S)
+
+    def _look(self) -> float:
+        """Bring the model up to the clock and hand out what came of it; answers the time."""
+        now_s = self._clock.now_s()
+        for number, tokens, cached_tokens, preemptions, finished in self.core.advance(now_s):
+            stream = self._streams.get(number)
+            if stream is None:
+                continue
+            if finished:
+                del self._streams[number]
+                self._end(stream, tokens, cached_tokens, preemptions, stream.ending)
+            else:
+                stream.tell(tokens, cached_tokens, preemptions, None)
+        self._publish()
+        return now_s
 
     def _end(self, stream: Stream, tokens: Sequence[int], cached_tokens: int, preemptions: int, finish: str) -> None:
         self.finished[finish] += 1

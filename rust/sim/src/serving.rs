@@ -136,7 +136,7 @@ impl Serving {
             return Err(Error::InvalidArgument { argument: "kv_tokens", value: kv_tokens.to_string(), accepted: "1 to 2^31 blocks of block_tokens" });
         }
         let mut engine = Engine::new(model, kv_tokens, u64::from(block_tokens));
-        engine.publish();
+        engine.publish_found();
         Ok(Self {
             engine,
             model,

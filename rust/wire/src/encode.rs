@@ -59,6 +59,14 @@ impl Writer {
         self.str(tag);
     }
 
+    /// vLLM's encoder reserves a wide head where fields may be left out.
+    fn wide_map(&mut self, pairs: u16, tag: &str) {
+        self.0.push(0xde);
+        self.0.extend(pairs.to_be_bytes());
+        self.str("type");
+        self.str(tag);
+    }
+
     fn str(&mut self, text: &str) {
         encode::write_str(&mut self.0, text).expect("memory");
     }
@@ -116,7 +124,10 @@ impl Writer {
                 }
             }
             CacheEvent::Stored { hashes, parent, tokens, block_tokens, group, .. } => {
-                self.map(if dialect == Dialect::Vllm { 11 } else { 7 }, "BlockStored");
+                match dialect {
+                    Dialect::Vllm => self.wide_map(11, "BlockStored"),
+                    Dialect::Sglang => self.map(7, "BlockStored"),
+                }
                 self.hashes(hashes, dialect);
                 self.str("parent_block_hash");
                 match parent {

@@ -42,8 +42,6 @@ struct Run {
     users: u32,
     /// Whether its content is found here, and not in an earlier copy.
     found: bool,
-    /// Whether it was in use when everything was forgotten: nobody is told when it goes.
-    stale: bool,
     /// What was cut off at its beginning: whoever held both holds that too.
     before: u32,
     /// Neighbours in the free queue.
@@ -120,6 +118,8 @@ pub struct BlockCache {
     blocks: u32,
     /// What happened since the listener looked last; `None` while nobody listens.
     pub events: Option<Vec<CacheEvent>>,
+    /// Whether it tells of what it keeps and does not find, too: second copies, and what was in use when all was forgotten.
+    pub tells_copies: bool,
 }
 
 impl BlockCache {
@@ -127,7 +127,7 @@ impl BlockCache {
     #[must_use]
     pub fn new(blocks: u32) -> Self {
         let (runs, spare, by_first) = (Vec::new(), Vec::new(), HashMap::default());
-        let mut cache = Self { runs, spare, by_first, head: NONE, tail: NONE, free: 0, blocks, events: None };
+        let mut cache = Self { runs, spare, by_first, head: NONE, tail: NONE, free: 0, blocks, events: None, tells_copies: true };
         cache.push_blank(blocks);
         cache
     }
@@ -138,13 +138,13 @@ impl BlockCache {
         self.free
     }
 
-    /// Blocks that nobody uses and whose content is still known. Costs steps per run in the queue.
+    /// Blocks that nobody uses and whose content is still found. Costs steps per run in the queue.
     #[must_use]
     pub fn evictable_blocks(&self) -> u32 {
         let (mut blocks, mut at) = (0, self.head);
         while at != NONE {
             let run = &self.runs[at as usize];
-            blocks += if run.chain.is_some() && !run.stale { run.len() } else { 0 };
+            blocks += if run.chain.is_some() { run.len() } else { 0 };
             at = run.next;
         }
         blocks
@@ -218,16 +218,25 @@ impl BlockCache {
 
     /// Notes that the table's next blank blocks are full and computed: those of `chain[from..to]`.
     pub fn computed(&mut self, table: &mut Table, chain: &Chain, from: u32, to: u32) {
-        if let Some(events) = &mut self.events {
-            events.push(CacheEvent::Stored { chain: chain.clone(), from, to });
+        if self.tells_copies {
+            self.tell_stored(chain, from, to);
         }
         table.blank -= to - from;
         let mut at = from;
         while at < to {
             let copy = self.copied_to(table, chain, at).min(to);
             let end = if copy > at { copy } else { to };
+            if copy == at && !self.tells_copies {
+                self.tell_stored(chain, at, end);
+            }
             self.append(table, chain, (at, end), copy == at);
             at = end;
+        }
+    }
+
+    fn tell_stored(&mut self, chain: &Chain, from: u32, to: u32) {
+        if let Some(events) = &mut self.events {
+            events.push(CacheEvent::Stored { chain: chain.clone(), from, to });
         }
     }
 
@@ -246,7 +255,7 @@ impl BlockCache {
     fn append(&mut self, table: &mut Table, chain: &Chain, (from, to): (u32, u32), found: bool) {
         if let Some(last) = table.parts.last_mut() {
             let run = &mut self.runs[last.0 as usize];
-            if run.users == 1 && run.to == from && run.found == found && !run.stale {
+            if run.users == 1 && run.to == from && run.found == found {
                 // The longer chain starts with the one it replaces.
                 (run.to, last.2) = (to, to);
                 if run.chain.as_ref().is_none_or(|own| !Arc::ptr_eq(own, chain)) {
@@ -255,7 +264,7 @@ impl BlockCache {
                 return;
             }
         }
-        let run = self.add(Run { chain: Some(chain.clone()), from, to, users: 1, found, stale: false, before: NONE, previous: NONE, next: NONE });
+        let run = self.add(Run { chain: Some(chain.clone()), from, to, users: 1, found, before: NONE, previous: NONE, next: NONE });
         if found {
             self.by_first.insert(chain[from as usize], run);
         }
@@ -296,7 +305,7 @@ impl BlockCache {
         let free = std::mem::take(&mut self.free);
         self.push_blank(free);
         for run in &mut self.runs {
-            (run.found, run.stale) = (false, true);
+            run.found = false;
         }
         if let Some(events) = &mut self.events {
             events.push(CacheEvent::Cleared);
@@ -313,7 +322,7 @@ impl BlockCache {
             let gone = blocks.min(state.len());
             state.to -= gone;
             blocks -= gone;
-            if let (Some(events), Some(chain), false) = (&mut self.events, &state.chain, state.stale) {
+            if let (Some(events), Some(chain), true) = (&mut self.events, &state.chain, state.found || self.tells_copies) {
                 events.push(CacheEvent::Removed { chain: chain.clone(), from: state.to, to: state.to + gone });
             }
             if state.len() == 0 {
@@ -337,7 +346,6 @@ impl BlockCache {
             to: at,
             users: state.users,
             found: state.found,
-            stale: state.stale,
             before: state.before,
             previous: NONE,
             next: NONE,
@@ -373,7 +381,7 @@ impl BlockCache {
             self.runs[self.tail as usize].to += blocks;
             return;
         }
-        let run = self.add(Run { chain: None, from: 0, to: blocks, users: 0, found: false, stale: false, before: NONE, previous: NONE, next: NONE });
+        let run = self.add(Run { chain: None, from: 0, to: blocks, users: 0, found: false, before: NONE, previous: NONE, next: NONE });
         self.link_last(run);
     }
 

@@ -5,6 +5,12 @@ use turnout_core::units::Nanos;
 use super::{Engine, Event};
 
 impl Engine {
+    /// From now on the cache tells what can be found in it, and nothing else.
+    pub fn publish_found(&mut self) {
+        self.publish();
+        self.cache.tells_copies = false;
+    }
+
     /// Makes the present plan end with the step in flight, so that somebody may look.
     pub fn look(&mut self, now: Nanos) {
         self.shorten(now);
