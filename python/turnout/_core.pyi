@@ -1091,8 +1091,8 @@ class Router:
 class ModelEngine:
     """One model engine for a server: paged KV with a prefix cache, chunked prefill, continuous batching, preemption.
 
-    It owns no clock: the caller says how late it is. The next token is a hash of all tokens before it and of the seeds, a
-    byte of lower-case text; equal prompts are answered alike.
+    It owns no clock: the caller says how late it is. The next token is a hash of all tokens before it and of the seeds,
+    a byte of lower-case text; equal prompts are answered alike.
 
     Args:
         engine: Step times, see `engines`.

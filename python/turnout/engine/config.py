@@ -26,8 +26,8 @@ class EngineConfig:
         dialect: "vllm", "sglang" or "both": which faces and metrics there are. Cache events have SGLang's form for
             "sglang" alone.
         speed: Seconds of the model per second of the wall clock.
-        kv_events_port: Port of the cache events; replay is at the next one, load at the one after it. 0 = any free ones;
-            None = nothing is published.
+        kv_events_port: Port of the cache events; replay is at the next one, load at the one after it. 0 = any free
+            ones; None = nothing is published.
         seed: Seed of all output.
 
     Raises:

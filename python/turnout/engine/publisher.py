@@ -22,7 +22,7 @@ LOAD_HEARTBEAT_S: Final = 1.0
 _END: Final = b"\xff" * 8
 
 
-def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
+def _bind(socket: zmq.SyncSocket | zmq.asyncio.Socket, host: str, port: int) -> int:
     socket.bind(f"tcp://{host}:{port}")
     return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
@@ -36,10 +36,11 @@ class Publisher:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._context = zmq.asyncio.Context()
-        self._events: zmq.Socket[bytes] = self._context.socket(zmq.PUB, socket_class=zmq.Socket)
-        self._load: zmq.Socket[bytes] = self._context.socket(zmq.PUB, socket_class=zmq.Socket)
-        self._replay = self._context.socket(zmq.ROUTER)
+        self._context = zmq.Context()
+        # Publishing never blocks, so only the socket that waits for askers is an asynchronous one.
+        self._events = self._context.socket(zmq.PUB)
+        self._load = self._context.socket(zmq.PUB)
+        self._replay = zmq.asyncio.Context.shadow(self._context.underlying).socket(zmq.ROUTER)
         self._sent: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=BUFFER_STEPS)
         self._next = 0
         self._next_load = 0
@@ -90,4 +91,5 @@ class Publisher:
 
     def close(self) -> None:
         """Close the sockets; what was not sent is dropped."""
+        self._replay.close(linger=0)
         self._context.destroy(linger=0)

@@ -115,15 +115,15 @@ def prompts_of(given: object, param: str) -> list[list[int]]:
     Raises:
         RequestError: It is neither.
     """
-    match given:
-        case str():
-            return [encode(given)]
-        case [int(), *_]:
+    if isinstance(given, str):
+        return [encode(given)]
+    if isinstance(given, list) and given:
+        if isinstance(given[0], int):
             return [given]
-        case [_, *_] if all(isinstance(one, str) for one in given):
+        if all(isinstance(one, str) for one in given):
             return [encode(one) for one in given]
-        case [_, *_] if all(isinstance(one, list) for one in given):
-            return [list(one) for one in given]
+        if all(isinstance(one, list) for one in given):
+            return given
     raise RequestError(f"{param}: got {str(given)[:60]}, accepted is text, token ids, or a list of either", param)
 
 

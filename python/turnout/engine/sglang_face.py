@@ -94,10 +94,8 @@ class SglangFace:
         asked = await body(request, GenerateAsked)
         if (asked.text is None) == (asked.input_ids is None):
             raise RequestError("Either text or input_ids should be provided.", "text")
-        if asked.text is not None:
-            given, param = asked.text, "text"
-        else:
-            given, param = asked.input_ids, "input_ids"
+        given: Any = asked.input_ids if asked.text is None else asked.text
+        param = "input_ids" if asked.text is None else "text"
         prompts = prompts_of(given, param)
         sampling = asked.sampling_params or Sampling()
         bound = sampling.max_new_tokens
