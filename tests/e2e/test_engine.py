@@ -413,6 +413,30 @@ def test_tokens_are_told_and_read() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("host", ["localhost", "0.0.0.0"])  # noqa: S104 - a machine of tests
+def test_hosts_by_name_and_all_of_them(host: str) -> None:
+    async def run() -> None:
+        async with running(host=host) as (_, http):
+            assert (await post(http, "/v1/completions", {"prompt": "x"}))[0] == 200
+        with pytest.raises(InvalidArgument) as refused:
+            await EngineServer(EngineConfig(host="no.such.host.invalid")).start()
+        assert refused.value.argument == "host"
+
+    asyncio.run(run())
+
+
+def test_a_part_that_fails_ends_the_wait() -> None:
+    async def run() -> None:
+        async with running() as (server, _):
+            await server.worker.pause("keep")
+            server.worker.core = None  # type: ignore[assignment]
+            server.worker.resume()
+            with pytest.raises(AttributeError):
+                await server.wait(asyncio.Event())
+
+    asyncio.run(run())
+
+
 def test_a_taken_port_is_named() -> None:
     async def run() -> None:
         async with running() as (server, _):

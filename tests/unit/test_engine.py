@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+import turnout.engine
 from turnout import Replica, Router, Workload, _core, policies
 from turnout.engine import EngineConfig, tokenizer
-from turnout.errors import InvalidArgument, InvalidTokens
+from turnout.errors import InvalidArgument, InvalidTokens, MissingExtra
 
 MODEL = _core.engines()["qwen3-8b-h200"]
 
@@ -86,3 +90,17 @@ def test_settings_are_checked(change: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument) as refused:
         EngineConfig(**change)  # type: ignore[arg-type]
     assert refused.value.argument == next(iter(change))
+
+
+def test_the_command_refuses_in_one_line() -> None:
+    command = [sys.executable, "-m", "turnout.cli", "engine", "--speed", "0"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == "turnout: speed: got 0.0, accepted is above 0 to 10000\n"
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "turnout.engine.server", raising=False)
+    with pytest.raises(MissingExtra, match=r"uvicorn: pip install 'turnout\[serve\]'"):
+        _ = turnout.engine.EngineServer

@@ -56,4 +56,4 @@ async def _serve(config: EngineConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     async with EngineServer(config) as server:
         print(json.dumps(server.ready()), flush=True)
-        await stop.wait()
+        await server.wait(stop)

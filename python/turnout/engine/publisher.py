@@ -23,6 +23,9 @@ _END: Final = b"\xff" * 8
 
 
 def _bind(socket: zmq.SyncSocket | zmq.asyncio.Socket, host: str, port: int) -> int:
+    if ":" in host:
+        socket.setsockopt(zmq.IPV6, 1)
+        host = f"[{host}]"
     socket.bind(f"tcp://{host}:{port}")
     return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 

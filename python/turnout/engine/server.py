@@ -85,8 +85,8 @@ class EngineServer:
     @property
     def url(self) -> str:
         """Where it answers, without a slash at the end."""
-        host = "127.0.0.1" if self.config.host in {"0.0.0.0", "*"} else self.config.host  # noqa: S104 - compared, not bound
-        return f"http://{host}:{self._port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.config.host, self.config.host)  # noqa: S104 - compared, not bound
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
 
     @property
     def kv_events_port(self) -> int | None:
@@ -131,7 +131,7 @@ class EngineServer:
         config = self.config
         if config.kv_events_port is not None:
             try:
-                self._publisher = Publisher(config.host, config.kv_events_port)
+                self._publisher = Publisher(_address(config.host), config.kv_events_port)
             except zmq.ZMQError as refused:
                 message = f"kv_events_port: got {config.kv_events_port} ({refused}), accepted is a free port"
                 raise InvalidArgument(message, "kv_events_port", str(config.kv_events_port), "a free port") from refused
@@ -159,6 +159,21 @@ class EngineServer:
             if self._tasks[0].done():
                 self._tasks[0].result()
             await asyncio.sleep(0.001)
+
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Wait until it shall stop, or until a part of it fails; then raise what it failed with.
+
+        Args:
+            stop: Says when.
+        """
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
 
     async def stop(self) -> None:
         """End what runs and close everything. Repeating it does nothing."""
@@ -198,6 +213,15 @@ class EngineServer:
 
 async def _health(_: Request) -> Response:
     return Response()
+
+
+def _address(host: str) -> str:
+    """Resolve a host's name: ZMQ binds to numbers alone."""
+    try:
+        return str(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as refused:
+        message = f"host: got {host!r} ({refused}), accepted is an address of this machine"
+        raise InvalidArgument(message, "host", host, "an address of this machine") from refused
 
 
 def _listen(host: str, port: int) -> socket.socket:
