@@ -6,10 +6,7 @@ left the state as it was.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from turnout._core import Decision
+from typing import Any
 
 
 class TurnoutError(Exception):
@@ -100,10 +97,10 @@ class TurnNotPlaced(TurnoutError, RuntimeError):
 
     Args:
         message: Why, for a person.
-        decision: The decision that says so; None where there is none.
+        decision: The `turnout.Decision` that says so; None where there is none.
     """
 
-    def __init__(self, message: str = "", decision: Decision | None = None) -> None:
+    def __init__(self, message: str = "", decision: Any = None) -> None:  # noqa: ANN401 - the errors know no other module
         super().__init__(message)
         self.decision = decision
 
