@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-from turnout.config import Replica
+from turnout.config import Replica  # noqa: TC001 - a type of a public field, for those who resolve it
 from turnout.errors import InvalidArgument
 
 Kind = Literal["auto", "vllm", "sglang"]

@@ -70,7 +70,7 @@ def reachable(endpoint: str, host: str, offset: int = 0) -> str | None:
 
 
 def vllm_sources(body: dict[str, Any], host: str) -> tuple[KvSource, ...]:
-    """Endpoints from `GET /kv_event_sources`: a configuration by rank. Where all ranks show the same port, each adds its own number."""
+    """Endpoints from `GET /kv_event_sources`, by rank. Where ranks show the same port, each adds its own number."""
     configs = {int(rank): config for rank, config in body.items() if rank.isdecimal() and isinstance(config, dict)}
     same = len({config.get("endpoint") for config in configs.values()}) < len(configs)
     sources = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ async def ask(
             body = b"".join(chunks).decode("utf-8", "replace")
             date = response.headers.get("Date", "")
             return Answer("answered", response.status, body, date, time.monotonic() - started)
-    except (TimeoutError, asyncio.TimeoutError):
+    except TimeoutError:
         return Answer("silent", took_s=time.monotonic() - started, says=f"no answer in {timing.request_timeout_s:g} s")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Answer("refused", took_s=time.monotonic() - started, says=f"{type(error).__name__}: {error}")

@@ -25,9 +25,9 @@ HIT_PERIOD_S = 5.0
 class Fleet:
     """Follows the engines of a router: residency, load, capacity and health come in, dead ones go out and come back.
 
-    An engine joins the router with its first answer, under the capacity and block size that it states. It leaves when it
-    is dead (see `Timing`), and its turns leave by the router's `drain` as `lost`. A replica that the router had from the
-    start is opened with what was learned.
+    An engine joins the router with its first answer, under the capacity and block size that it states. It leaves when
+    it is dead (see `Timing`), and its turns leave by the router's `drain` as `lost`. A replica that the router had from
+    the start is opened with what was learned.
 
     Args:
         router: The asyncio router of `turnout.aio`, or a plain `turnout.Router`; with a plain one call its `drain` now
@@ -48,10 +48,10 @@ class Fleet:
 
     def __init__(
         self,
-        router: Any,
+        router: Any,  # noqa: ANN401 - two kinds of router
         engines: Iterable[Engine | str] = (),
         *,
-        timing: Timing | None = None,  # noqa: ANN401 - two kinds of router
+        timing: Timing | None = None,
     ) -> None:
         self.router = router
         self.timing = timing or Timing()

@@ -122,7 +122,10 @@ FOUND = 0.05
 
 def _cause(share: float, evidence: Evidence) -> str:
     if evidence.prefix_caching is False:
-        return "prefix caching is off in the engine: start vLLM with --enable-prefix-caching, SGLang without --disable-radix-cache"
+        return (
+            "prefix caching is off in the engine: start vLLM with --enable-prefix-caching, SGLang without "
+            "--disable-radix-cache"
+        )
     hits = evidence.engine_hit_share
     if share >= NOTHING and hits is not None and hits >= FOUND:
         return (
@@ -140,5 +143,8 @@ def _cause(share: float, evidence: Evidence) -> str:
             "than decided, or the prompts that are sent differ from those that are routed"
         )
     if evidence.kv_told:
-        return "the engine evicts earlier than judged: kv_tokens was given by hand and may be too large; turn its cache events on"
+        return (
+            "the engine evicts earlier than judged: kv_tokens was given by hand and may be too large; "
+            "turn its cache events on"
+        )
     return "the engine evicts earlier than judged: turn its cache events on, or others than this router use it"

@@ -61,7 +61,7 @@ class Stream:
         restarted: Called when the numbers began anew, before the first message of the new engine is applied.
     """
 
-    def __init__(  # noqa: PLR0913 - one place makes it
+    def __init__(  # noqa: PLR0913, PLR0917 - one place makes it
         self,
         name: str,
         source: KvSource,
@@ -219,7 +219,7 @@ class Stream:
             await asyncio.sleep(0)
 
     async def _replay(self, start: int) -> int:
-        """Ask for batches from a number on and apply them; how many were applied. Again where the replay itself has holes."""
+        """Ask for batches from a number on, again where the answer has holes; how many were applied."""
         applied = 0
         now = time.monotonic()
         if self.source.replay_endpoint is None or self.given_up or now < self._no_replay_before_s:
