@@ -1,7 +1,7 @@
 """What engines say about themselves, brought to the router: cache events, load, capacity, health.
 
-`Fleet` holds the engines of one router. It finds their endpoints, follows their cache events without decoding them,
-polls their metrics, takes a dead engine out and puts it back, and says in words when the books and the engines disagree. No
+`Fleet` holds the engines of one router. It finds their endpoints, follows their cache events undecoded, polls
+their metrics, takes a dead engine out and puts it back, and says in words when the books and the engines disagree. No
 decision waits for it: every engine is followed by tasks of its own, with bounded queues. Needs
 `pip install 'turnout[feeds]'`.
 """

@@ -162,6 +162,10 @@ class Stream:
         sequence, payload = int.from_bytes(frames[-2], "big"), frames[-1]
         self.heard()
         self.heard_s = time.monotonic()
+        if self.next is None and self._resync.is_set():
+            # What came before is asked for first: once this message was applied, the rest would count as missed.
+            self._resync.clear()
+            await self._catch_up()
         if self._live is not None and sequence <= self._live:
             self.counts["restarts"] += 1
             self.restarted(self.source.rank)

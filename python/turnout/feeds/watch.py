@@ -108,7 +108,7 @@ class Watch:
         self._shown: tuple[State, float] = ("joining", time.monotonic())
         self._feed_stale = ""
         self._silences = 0
-        self._quiet: tuple[int, int] = (0, 0)
+        self._quiet: tuple[int, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._main: asyncio.Task[None] | None = None
 
@@ -235,6 +235,7 @@ class Watch:
 
     def _follow(self, found: Discovered) -> None:
         self._feed_stale = ""
+        self._quiet = None
         self.streams = [
             Stream(self.engine.name, source, self.target, self.timing, self.context, self._heard, self._restarted)
             for source in found.sources
@@ -276,9 +277,9 @@ class Watch:
         """Prompts were computed, and no event came: asked for once, then the feed is stale."""
         computed = self.reading.computed_tokens_total
         batches = sum(stream.counts["batches"] for stream in self.streams)
-        seen, at = self._quiet
+        seen, at = self._quiet or (-1, 0)
         if computed is None or batches != seen or computed < at:
-            self._quiet = (batches, computed or 0)
+            self._quiet = None if computed is None else (batches, computed)
             self._silences = 0
             return
         block = self.reading.block_tokens or 1
