@@ -34,7 +34,9 @@ __all__ = [
     "Router",
     "Simulation",
     "build_info",
+    "describe_kv_events",
     "engines",
+    "load_report",
     "replay",
 ]
 
@@ -56,6 +58,34 @@ def replay(journal: bytes) -> dict[str, Any]:
 
 def engines() -> dict[str, dict[str, float]]:
     """The built-in model engines by name, each as the mapping that `Simulation` takes; times in seconds."""
+
+def load_report(payload: bytes) -> dict[str, Any]:
+    """Reads a load report of SGLang (the last frame of a message under the topic `load`).
+
+    Args:
+        payload: The message, msgpack.
+
+    Returns:
+        `running` and `waiting` (requests), `used_tokens`, `kv_tokens` (capacity; 0 = not told), `rank` (int or None).
+
+    Raises:
+        InvalidArgument: The message cannot be read.
+    """
+
+def describe_kv_events(payload: bytes) -> dict[str, Any]:
+    """Says what is in a batch of cache events, without tokens and hashes: for watching engines.
+
+    Args:
+        payload: The message of vLLM or SGLang as it came (third ZMQ frame), msgpack.
+
+    Returns:
+        `timestamp_s` (of the engine's clock), `rank` (int or None), `stored_blocks`, `removed_blocks`, `cleared`,
+        `unknown_events` (of a kind that is skipped), `left_out_events` (known, but not about the device's cache),
+        `block_tokens` (of the last stored block, or None).
+
+    Raises:
+        InvalidArgument: The message cannot be read.
+    """
 
 @final
 class Prompt:

@@ -53,6 +53,13 @@ pub(crate) fn payload_error(error: turnout_wire::WireError) -> PyErr {
     raise("InvalidArgument", format!("payload: {text}"), "payload".into(), text, "a batch of cache events of vLLM or SGLang, in msgpack".into())
 }
 
+/// A load report cannot be read.
+#[allow(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
+pub(crate) fn load_error(error: turnout_wire::WireError) -> PyErr {
+    let text = error.to_string();
+    raise("InvalidArgument", format!("payload: {text}"), "payload".into(), text, "a load report of SGLang, in msgpack".into())
+}
+
 /// Tokens cannot be read.
 pub(crate) fn invalid_tokens(argument: &'static str, problem: impl Into<String>) -> PyErr {
     to_py(Error::InvalidTokens { argument, problem: problem.into() })

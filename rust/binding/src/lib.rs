@@ -13,6 +13,7 @@ mod router;
 mod simulation;
 mod tokens;
 mod view;
+mod wire;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -44,4 +45,6 @@ mod _core {
     use super::router::{Router, replay};
     #[pymodule_export]
     use super::simulation::{Simulation, engines};
+    #[pymodule_export]
+    use super::wire::{describe_kv_events, load_report};
 }
