@@ -170,7 +170,8 @@ class Decision:
 
         Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`. Held: `no_replica`,
         `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
-        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `no_replica`.
+        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `unconfirmed`,
+        `session_ended`.
         """
 
     @property
@@ -755,7 +756,9 @@ class Router:
         """
 
     def end_session(self, session: str, *, completed: bool = True, now: float | None = None) -> Outcome:
-        """End a session: open turns are aborted, its charge is gone. Never fails for an unknown session.
+        """End a session: its charge is gone. Never fails for an unknown session.
+
+        Turns that are open, held or running, are aborted and leave by `drain` as lost, `session_ended`.
 
         Args:
             session: The session.
@@ -858,6 +861,8 @@ class Router:
 
     def owner_lost(self, owner: str, *, now: float | None = None) -> Outcome:
         """End every session of an owner that is gone, uncounted in the mixture. Never fails for an unknown owner.
+
+        Their open turns leave by `drain` as lost, `session_ended`: whoever waits for one is told.
 
         Args:
             owner: The owner, as `submit` was told.
