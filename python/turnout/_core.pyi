@@ -532,6 +532,8 @@ class Router:
         control_period_s: Time between control steps, s; inf = never due by time.
         turn_ttl_s: Silence after which a running turn is given up, s.
         session_ttl_s: Idleness after which a session ends, s.
+        infer_sessions: A prompt that is submitted without a session continues the session whose whole history it begins
+            with, else it begins one that stays (docs/decisions/012). Otherwise it is a session by itself.
         record: A snapshot or a journal to go on from; all other arguments but `now` come from it.
         now: Time at which it goes on, s.
 
@@ -553,6 +555,7 @@ class Router:
         control_period_s: float = 1.0,
         turn_ttl_s: float = 7200.0,
         session_ttl_s: float = 3600.0,
+        infer_sessions: bool = False,
         record: bytes | None = None,
         now: float | None = None,
     ) -> Self: ...
@@ -592,7 +595,8 @@ class Router:
             prompt_tokens: Prompt length, tokens, where ids are not known.
             turn: The caller's id of the turn; generated when absent.
             attempt: Number of the attempt.
-            session: The session; absent = a session of this turn alone.
+            session: The session; absent = a session of this turn alone, or with `infer_sessions` the one that the
+                prompt continues.
             parent: The session that waits for this one, as an agent does for its sub-agents: while it lives, this one
                 counts in no cap of sessions, and what its ancestors hold idle may be reclaimed for it.
             workload: The workload; absent = the session's, else the first one.

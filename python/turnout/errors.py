@@ -6,7 +6,7 @@ left the state as it was.
 
 from __future__ import annotations
 
-from typing import Any
+import typing
 
 
 class TurnoutError(Exception):
@@ -95,14 +95,11 @@ class RouterClosed(TurnoutError, RuntimeError):
 class TurnNotPlaced(TurnoutError, RuntimeError):
     """A turn that was waited for is not placed.
 
-    Args:
-        message: Why, for a person.
-        decision: The `turnout.Decision` that says so; None where there is none.
+    Attributes:
+        decision: The `turnout.Decision` that says so; None where there is none, and after pickling.
     """
 
-    def __init__(self, message: str = "", decision: Any = None) -> None:  # noqa: ANN401 - the errors know no other module
-        super().__init__(message)
-        self.decision = decision
+    decision: typing.Any = None
 
 
 class TurnRejected(TurnNotPlaced):

@@ -31,7 +31,9 @@ def not_placed(decision: Decision) -> TurnNotPlaced:
         f"turn: {decision.turn!r} is {decision.status}, {decision.reason}; prompt {receipt.prompt_tokens} tokens, "
         f"limit {receipt.limit:g}"
     )
-    return _REFUSALS.get(decision.status, TurnNotPlaced)(message, decision)
+    error = _REFUSALS.get(decision.status, TurnNotPlaced)(message, "turn", decision.turn, "a turn that can be placed")
+    error.decision = decision
+    return error
 
 
 class Turn:

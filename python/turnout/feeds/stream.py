@@ -83,6 +83,7 @@ class Stream:
         self.heard_s: float | None = None
         self.next: int | None = None
         self._live: int | None = None
+        self._anew = False
         self._resync = asyncio.Event()
         self._bad = 0
         self._failed_replays = 0
@@ -107,6 +108,7 @@ class Stream:
     def begin_anew(self) -> None:
         """Forget where the feed was: the router knows nothing of this rank (any more)."""
         self._live = None
+        self._anew = True
         self.next = None
         self.given_up = False
         self._bad = 0
@@ -162,10 +164,11 @@ class Stream:
         sequence, payload = int.from_bytes(frames[-2], "big"), frames[-1]
         self.heard()
         self.heard_s = time.monotonic()
-        if self.next is None and self._resync.is_set():
+        if self._anew and self._resync.is_set():
             # What came before is asked for first: once this message was applied, the rest would count as missed.
             self._resync.clear()
             await self._catch_up()
+        self._anew = False
         if self._live is not None and sequence <= self._live:
             self.counts["restarts"] += 1
             self.restarted(self.source.rank)

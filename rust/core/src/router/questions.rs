@@ -102,6 +102,12 @@ impl Router {
         }
     }
 
+    /// Whether a turn without a session continues another one.
+    #[must_use]
+    pub fn infers_sessions(&self) -> bool {
+        self.infer_sessions
+    }
+
     /// Number of the last event.
     #[must_use]
     pub fn seq(&self) -> u64 {

@@ -37,10 +37,12 @@ impl Router {
         let (trunk, tail, history_tokens, known_tokens) = (state.trunk, state.tail.clone(), state.history_tokens, state.known_tokens);
         let slot = self.add_session(child.into(), workload, namespace, false);
         self.index.tree.anchor(trunk);
+        self.wake_up(slot);
         let state = &mut self.sessions[slot];
         let empty = std::mem::replace(&mut state.trunk, trunk);
         (state.root, state.tail, state.history_tokens, state.known_tokens) = (root, tail, history_tokens, known_tokens);
         self.index.unanchor(empty);
+        self.fall_quiet(slot);
         self.paused_paths = true;
         self.pump(None);
         Ok(Outcome { seq, effect: Effect::Done })
@@ -95,8 +97,8 @@ impl Router {
     /// Removes a session from the tables. It must be off the books, without open turns.
     pub(super) fn forget_session(&mut self, session: u32) {
         self.disown(session);
+        self.wake_up(session);
         let state = self.sessions.remove(session);
-        self.quiet.remove(&(state.last_activity, session));
         self.session_slots.remove(&state.id);
         self.index.unanchor(state.trunk);
         if self.sessions.len() == 0 {

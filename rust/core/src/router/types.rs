@@ -77,6 +77,9 @@ pub struct RouterConfig {
     pub turn_ttl_s: f64,
     /// Seconds of idleness after which a session is ended.
     pub session_ttl_s: f64,
+    /// A turn without a session continues the one whose history its prompt continues, else begins one that stays; see
+    /// [`super::Router::continued_session`]. Otherwise it is a session by itself.
+    pub infer_sessions: bool,
 }
 
 impl Default for RouterConfig {
@@ -92,6 +95,7 @@ impl Default for RouterConfig {
             control_period_s: 1.0,
             turn_ttl_s: 7200.0,
             session_ttl_s: 3600.0,
+            infer_sessions: false,
         }
     }
 }
@@ -129,7 +133,7 @@ pub struct Submit<'a> {
     pub turn: Option<&'a str>,
     /// Number of this attempt; a higher one aborts the earlier.
     pub attempt: u32,
-    /// The session; absent = a session of this turn alone.
+    /// The session; absent = a session of this turn alone, or with `infer_sessions` one that stays.
     pub session: Option<&'a str>,
     /// The workload; absent = that of the session, else the first one.
     pub workload: Option<&'a str>,

@@ -214,6 +214,7 @@ impl Caller {
             block_tokens: BLOCK,
             seed,
             session_ttl_s: 40.0,
+            infer_sessions: seed.is_multiple_of(2),
             turn_ttl_s: 60.0,
             max_held: 8,
             ..RouterConfig::default()
