@@ -26,6 +26,7 @@ class _RawView(TypedDict):
 
 __all__ = [
     "Decision",
+    "ModelEngine",
     "Outcome",
     "PrefixIndex",
     "Prompt",
@@ -170,7 +171,8 @@ class Decision:
 
         Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`. Held: `no_replica`,
         `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
-        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `no_replica`.
+        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `unconfirmed`,
+        `session_ended`.
         """
 
     @property
@@ -751,7 +753,9 @@ class Router:
         """
 
     def end_session(self, session: str, *, completed: bool = True, now: float | None = None) -> Outcome:
-        """End a session: open turns are aborted, its charge is gone. Never fails for an unknown session.
+        """End a session: its charge is gone. Never fails for an unknown session.
+
+        Turns that are open, held or running, are aborted and leave by `drain` as lost, `session_ended`.
 
         Args:
             session: The session.
@@ -854,6 +858,8 @@ class Router:
 
     def owner_lost(self, owner: str, *, now: float | None = None) -> Outcome:
         """End every session of an owner that is gone, uncounted in the mixture. Never fails for an unknown owner.
+
+        Their open turns leave by `drain` as lost, `session_ended`: whoever waits for one is told.
 
         Args:
             owner: The owner, as `submit` was told.
@@ -1085,6 +1091,110 @@ class Router:
     @property
     def workloads(self) -> tuple[str, ...]:
         """Names of the workloads, in row order."""
+
+@final
+class ModelEngine:
+    """One model engine for a server: paged KV with a prefix cache, chunked prefill, continuous batching, preemption.
+
+    It owns no clock: the caller says how late it is. The next token is a hash of all tokens before it and of the seeds,
+    a byte of lower-case text; equal prompts are answered alike.
+
+    Args:
+        engine: Step times, see `engines`.
+        kv_tokens: KV capacity, tokens; rounded down to whole blocks.
+        block_tokens: Block size, tokens.
+        seed: Seed of all output.
+        dialect: Form of `kv_batches`: "vllm" or "sglang".
+
+    Raises:
+        InvalidArgument: Something cannot run; the message names it.
+
+    Example:
+        >>> from turnout import _core
+        >>> model = _core.ModelEngine(_core.engines()["qwen3-8b-h200"], kv_tokens=4096)
+        >>> model.submit(1, list(range(40)), max_new_tokens=3, now=0.0)
+        3
+        >>> [(request, len(tokens), cached, finished) for request, tokens, cached, _, finished in model.advance(1.0)]
+        [(1, 3, 0, True)]
+    """
+
+    def __new__(
+        cls,
+        engine: Mapping[str, float],
+        *,
+        kv_tokens: int,
+        block_tokens: int = 16,
+        seed: int = 0,
+        dialect: str = "vllm",
+    ) -> Self: ...
+    def submit(
+        self, request: int, tokens: _Tokens, *, now: float, max_new_tokens: int | None = None, seed: int = 0
+    ) -> int:
+        """A request arrives.
+
+        Args:
+            request: Its number, chosen by the caller.
+            tokens: The prompt.
+            now: Time, s.
+            max_new_tokens: Output length, tokens; None = it ends by itself after 16 to 255.
+            seed: Seed of this request's output.
+
+        Returns:
+            How many output tokens it will have.
+
+        Raises:
+            InvalidArgument: The number is in use, the prompt is empty, or the memory never holds it all.
+            InvalidTokens: Something is not a token.
+        """
+
+    def advance(self, now: float) -> list[tuple[int, list[int], int, int, bool]]:
+        """Run to a time.
+
+        Args:
+            now: Time, s.
+
+        Returns:
+            Of each request with news: its number, new output tokens, prompt tokens that were cached, how often it was
+            preempted, whether it is finished.
+        """
+
+    @property
+    def next_at(self) -> float | None:
+        """When the step in flight ends, s; None while idle."""
+
+    def abort(self, request: int, *, now: float) -> bool:
+        """End a request: at once while it waits, else at the end of the step in flight. Nothing more is told of it.
+
+        Args:
+            request: Its number.
+            now: Time, s.
+
+        Returns:
+            Whether it was open.
+        """
+
+    def flush(self, *, now: float) -> None:
+        """Forget what is cached, as after a weight update. What runs goes on.
+
+        Args:
+            now: Time, s.
+        """
+
+    def kv_batches(self, *, timestamp_s: float) -> list[bytes]:
+        """Cache events since the last call, one payload per step with news.
+
+        Args:
+            timestamp_s: Wall clock that they carry, seconds since 1970.
+
+        Returns:
+            msgpack payloads as the engines of the dialect send them.
+        """
+
+    def load_stat(self) -> bytes:
+        """The payload of SGLang's `LoadStat` message."""
+
+    def counters(self) -> dict[str, float]:
+        """The state in numbers; what ends in `_total` counts from the start."""
 
 @final
 class Simulation:

@@ -6,6 +6,8 @@ left the state as it was.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TurnoutError(Exception):
     """Base of all errors of Turnout.
@@ -84,6 +86,39 @@ class TraceError(TurnoutError, ValueError):
 
 class MissingExtra(TurnoutError, ImportError):
     """An optional extra is not installed; the message says which."""
+
+
+class RouterClosed(TurnoutError, RuntimeError):
+    """The router of this shell is closed: it takes no new turns, and nobody waits in it any more."""
+
+
+class TurnNotPlaced(TurnoutError, RuntimeError):
+    """A turn that was waited for is not placed.
+
+    Args:
+        message: Why, for a person.
+        decision: The `turnout.Decision` that says so; None where there is none.
+    """
+
+    def __init__(self, message: str = "", decision: Any = None) -> None:  # noqa: ANN401 - the errors know no other module
+        super().__init__(message)
+        self.decision = decision
+
+
+class TurnRejected(TurnNotPlaced):
+    """It can never be served like this, or the line is full: `decision.reason` says which."""
+
+
+class TurnExpired(TurnNotPlaced):
+    """It waited for its `deadline_s`."""
+
+
+class TurnLost(TurnNotPlaced):
+    """Its replica is gone, its session was ended, or nobody spoke for it in time: `decision.reason` says which."""
+
+
+class TurnEnded(TurnNotPlaced):
+    """Somebody else completed or aborted it while it was waited for."""
 
 
 class InternalError(TurnoutError, RuntimeError):

@@ -6,6 +6,7 @@ mod decision;
 mod errors;
 mod input;
 mod limits;
+mod model_engine;
 mod prefix_index;
 mod prompt;
 mod router;
@@ -33,6 +34,8 @@ mod _core {
     use super::build_info;
     #[pymodule_export]
     use super::decision::{Decision, Outcome, Receipt};
+    #[pymodule_export]
+    use super::model_engine::ModelEngine;
     #[pymodule_export]
     use super::prefix_index::PrefixIndex;
     #[pymodule_export]

@@ -2,7 +2,7 @@
 
 use super::Router;
 use super::trunks::ClaimEnds;
-use super::types::{Completion, Effect, Outcome};
+use super::types::{Effect, Outcome, Reason, Status};
 use crate::error::{Error, Result};
 use crate::sessions::Ending;
 
@@ -46,7 +46,7 @@ impl Router {
         Ok(Outcome { seq, effect: Effect::Done })
     }
 
-    /// Ends a session: its open turns are aborted, its charge is gone. `completed = false` is not counted in the mixture.
+    /// Ends a session: its open turns are aborted and leave by the outbox, its charge is gone. `completed = false` is not counted in the mixture.
     /// Never fails for an unknown session.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Router {
         // Marked so that closing its last turn does not end it a second time.
         self.sessions[session].single_turn = false;
         for turn in self.sessions[session].open.clone() {
-            self.close(turn, Ending::Aborted, &Completion::default());
+            self.drop_turn(turn, Ending::Aborted, Status::Lost, Reason::SessionEnded);
         }
         let grown = self.grown_tokens(session);
         if let Some(home) = self.sessions[session].home {

@@ -268,6 +268,8 @@ pub enum Reason {
     Unconfirmed,
     /// Lost: the turn was silent for longer than `turn_ttl_s`.
     Silent,
+    /// Lost: its session was ended, or its owner is gone.
+    SessionEnded,
 }
 
 impl Reason {
@@ -296,6 +298,7 @@ impl Reason {
             Self::ReplicaLost => "replica_lost",
             Self::Unconfirmed => "unconfirmed",
             Self::Silent => "silent",
+            Self::SessionEnded => "session_ended",
         }
     }
 }
@@ -420,7 +423,7 @@ pub enum WeightsMode {
 record!(ReplicaConfig { name, kv_tokens, prefill_tokens_per_s, decode_s_per_kv_token, block_tokens });
 record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s });
 record!(Status as status: Placed = 0, Held = 1, Rejected = 2, Expired = 3, Lost = 4);
-record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20);
+record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20, SessionEnded = 21);
 record!(Receipt {
     prompt_tokens,
     matched_tokens,

@@ -499,7 +499,8 @@ impl Caller {
             words.push(format!("{decision:?}"));
             self.note(&decision);
             self.expired += u64::from(decision.status == Status::Expired);
-            self.lost += u64::from(decision.status == Status::Lost);
+            // Turns of a session that its caller ended are told as lost and counted as aborted.
+            self.lost += u64::from(decision.status == Status::Lost && decision.reason != Reason::SessionEnded);
             match decision.status {
                 Status::Placed => {
                     prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting");
