@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     import turnout
-    from turnout.server.face import Routed
+    from turnout.aio import AsyncRouter
 
 PREFIX: Final = "/turnout/v1/"
 Timed = Callable[[str, float], None]
@@ -92,7 +91,7 @@ class Decisions:
         silence_s: Silence after which an owner is gone, s.
     """
 
-    def __init__(self, routed: Routed, *, timed: Timed | None = None, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, routed: AsyncRouter, *, timed: Timed | None = None, silence_s: float = SILENCE_S) -> None:
         self.routed = routed
         self.recent = Recent(routed)
         self.owners = Owners(routed, silence_s)
@@ -158,20 +157,16 @@ class Decisions:
         turn = arguments["turn"]
         waiting = asyncio.ensure_future(self.routed.place(wait_s=message.wait_s, keep=True, **arguments))
         leaving = asyncio.ensure_future(_left(request))
-        here = True
+        here = False
         try:
             await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
             here = not leaving.done()
-            # Nobody reads the answer of a caller that has left.
+            # Nobody reads the answer to a caller that has left; what it says is true all the same.
             return schema.decision_of(await waiting if here else self.routed.submit(**arguments))
-        except asyncio.CancelledError:
-            here = False
-            raise
         finally:
             for task in (waiting, leaving):
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, TurnoutError):
-                    await task
+            await asyncio.gather(waiting, leaving, return_exceptions=True)
             if not here and not message.keep:
                 self.routed.abort(turn)
                 self.owners.ended(turn)
@@ -279,7 +274,7 @@ class Decisions:
         )
 
 
-def decision_routes(routed: Routed, *, timed: Timed | None = None, silence_s: float = SILENCE_S) -> Sequence[Route]:
+def decision_routes(routed: AsyncRouter, *, timed: Timed | None = None, silence_s: float = SILENCE_S) -> Sequence[Route]:
     """The routes of the decision API.
 
     Args:

@@ -11,7 +11,7 @@ from turnout.server.schema import BeatReply, LostTurn
 
 if TYPE_CHECKING:
     import turnout
-    from turnout.server.face import Routed
+    from turnout.aio import AsyncRouter
 
 SILENCE_S: Final = 60.0
 """Six beats of ten seconds."""
@@ -26,7 +26,7 @@ class Owners:
         silence_s: Silence after which an owner is gone, s.
     """
 
-    def __init__(self, routed: Routed, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, routed: AsyncRouter, silence_s: float = SILENCE_S) -> None:
         self._routed = routed
         self.silence_s = silence_s
         self.instance = secrets.token_hex(8)

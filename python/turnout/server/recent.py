@@ -13,7 +13,7 @@ from turnout.server.schema import Explanation, decision_of
 
 if TYPE_CHECKING:
     import turnout
-    from turnout.server.face import Routed
+    from turnout.aio import AsyncRouter
 
 KEPT: Final = 65_536
 """Turns whose last decision is remembered; the router remembers as many closed ones."""
@@ -46,7 +46,7 @@ class Recent:
         shown: Decisions in `latest`.
     """
 
-    def __init__(self, routed: Routed, shown: int = 50) -> None:
+    def __init__(self, routed: AsyncRouter, shown: int = 50) -> None:
         self._routed = routed
         self._by_turn: OrderedDict[str, Seen] = OrderedDict()
         self.latest: deque[Seen] = deque(maxlen=shown)
@@ -90,7 +90,7 @@ class Recent:
         """
         for held in self._routed.held():
             if held.turn == turn:
-                seen = Seen(held.decision, held.session, held.workload, time.monotonic() - held.since_s, time.time())
+                seen = Seen(held.decision, held.session, held.workload, held.held_s, time.time())
                 break
         else:
             found = self._by_turn.get(turn)

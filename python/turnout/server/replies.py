@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from turnout import errors
@@ -17,6 +17,8 @@ STATUS: Final[dict[type[errors.TurnoutError], int]] = {
     errors.UnknownTurn: 404,
     errors.HistoryMismatch: 409,
     errors.TurnConflict: 409,
+    errors.TurnEnded: 409,
+    errors.RouterClosed: 503,
     errors.InternalError: 503,
 }
 """Every other typed error is the caller's: 400."""
@@ -137,5 +139,3 @@ async def read_message(request: Request, codec: binary.Codec) -> Any:  # noqa: A
         parts.append(part)
     return codec.decode(b"".join(parts), media)
 
-
-__all__ = ["ClientDisconnect", "Refused", "answer_media", "error_of", "read_message", "reply", "status_of"]

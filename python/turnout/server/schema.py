@@ -314,7 +314,7 @@ class View(Struct, kw_only=True):
     elapsed_s: float
     replicas: list[str]
     workloads: list[str]
-    columns: dict[str, list[float | None] | list[list[float | None]]]
+    columns: dict[str, list[list[float | None] | float | bool | None]]
 
 
 class Stats(Struct, kw_only=True):
