@@ -30,6 +30,7 @@ def build_app() -> typer.Typer:
         from turnout.bench import command as bench
         from turnout.engine.command import engine
         from turnout.replay import replay
+        from turnout.server.command import serve
         from turnout.simulate.command import simulate
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "turnout":
@@ -47,6 +48,7 @@ def build_app() -> typer.Typer:
     benches.command()(bench.index)
     app.add_typer(benches, name="bench")
     app.command()(replay)
+    app.command()(serve)
     app.command()(version)
     return app
 

@@ -52,7 +52,15 @@ ALLOWED = {
         *FEEDS,
     },
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
-    "turnout.cli": {"typer", "turnout", "turnout.bench", "turnout.engine", "turnout.replay", *SIMULATE},
+    "turnout.cli": {
+        "typer",
+        "turnout",
+        "turnout.server",
+        "turnout.bench",
+        "turnout.engine",
+        "turnout.replay",
+        *SIMULATE,
+    },
 }
 """By part of the package: what it may import beside the standard library."""
 

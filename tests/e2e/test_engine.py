@@ -50,7 +50,7 @@ async def get(http: aiohttp.ClientSession, path: str) -> Any:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the engine says it by numbers, not by an event
+    while not condition():
         await asyncio.sleep(0.005)
 
 

@@ -19,8 +19,8 @@ class Health:
 
     joining: no good answer yet. up: a sign of life within `stale_after_s`. stale: none for that long. dead: connections
     refused at least three times and for `dead_after_s`, or no sign of life for `lost_after_s`. A good answer makes
-    it up again from any state. A cache event or a load report is a sign of life, but does not outweigh refused connections:
-    where nobody can connect, no request can be sent.
+    it up again from any state. A cache event or a load report is a sign of life, but does not outweigh refused
+    connections: where nobody can connect, no request can be sent.
 
     Example:
         >>> from turnout.feeds import Timing

@@ -21,6 +21,8 @@ JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
 ACCEPTED: Final = (JSON, MSGPACK)
 
+LARGEST_TOKEN: Final = 2**32 - 1
+
 T = TypeVar("T")
 
 
@@ -128,7 +130,7 @@ def unpack_tokens(tokens: Tokens | None, token_bytes: int, argument: str) -> Any
 
 
 def pack_tokens(tokens: Any, argument: str = "prompt") -> bytes | None:  # noqa: ANN401 - as Router takes them
-    """Token ids as packed little-endian u32.
+    r"""Token ids as packed little-endian u32.
 
     Args:
         tokens: A 1-D buffer of integers, a list or tuple of int, or None.
@@ -142,7 +144,7 @@ def pack_tokens(tokens: Any, argument: str = "prompt") -> bytes | None:  # noqa:
 
     Example:
         >>> pack_tokens([1, 2])
-        b'\\x01\\x00\\x00\\x00\\x02\\x00\\x00\\x00'
+        b'\x01\x00\x00\x00\x02\x00\x00\x00'
     """
     if tokens is None:
         return None
@@ -155,7 +157,7 @@ def pack_tokens(tokens: Any, argument: str = "prompt") -> bytes | None:  # noqa:
         shown = f"{array.ndim}-D {array.dtype}"
         raise InvalidTokens(f"{argument}: got {shown}, accepted is {accepted}", argument, shown, accepted)
     if array.dtype != np.dtype("<u4"):
-        bad = np.flatnonzero((array < 0) | (array > 0xFFFF_FFFF))
+        bad = np.flatnonzero((array < 0) | (array > LARGEST_TOKEN))
         if bad.size:
             at, shown = int(bad[0]), str(array[bad[0]])
             raise InvalidTokens(f"{argument}[{at}]: got {shown}, accepted is {accepted}", argument, shown, accepted)

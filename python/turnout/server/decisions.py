@@ -199,9 +199,7 @@ class Decisions:
 
     def _end(self, event: Callable[..., turnout.Outcome], message: schema.End) -> schema.Outcome:
         output = binary.unpack_tokens(message.output, message.token_bytes, "output")
-        outcome = event(
-            message.turn, output, output_tokens=message.output_tokens, cached_tokens=message.cached_tokens
-        )
+        outcome = event(message.turn, output, output_tokens=message.output_tokens, cached_tokens=message.cached_tokens)
         self.owners.ended(message.turn)
         return schema.outcome_of(outcome)
 
@@ -245,9 +243,7 @@ class Decisions:
         return schema.outcome_of(self.routed.observe(message.replica, **reports))
 
     def _kv_events(self, message: schema.KvEvents, _: Request) -> schema.Outcome:
-        outcome = self.routed.kv_events(
-            message.replica, message.payload, sequence=message.sequence, rank=message.rank
-        )
+        outcome = self.routed.kv_events(message.replica, message.payload, sequence=message.sequence, rank=message.rank)
         return schema.outcome_of(outcome)
 
     def _stats(self, _: None, __: Request) -> schema.Stats:
@@ -274,7 +270,9 @@ class Decisions:
         )
 
 
-def decision_routes(routed: AsyncRouter, *, timed: Timed | None = None, silence_s: float = SILENCE_S) -> Sequence[Route]:
+def decision_routes(
+    routed: AsyncRouter, *, timed: Timed | None = None, silence_s: float = SILENCE_S
+) -> Sequence[Route]:
     """The routes of the decision API.
 
     Args:

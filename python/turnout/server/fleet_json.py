@@ -28,7 +28,9 @@ def column(array: np.ndarray[Any, Any]) -> list[Any]:
     """
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return list(array.tolist())
-    return list(np.where(np.isfinite(array), array.astype(object), None).tolist())
+    shown = array.astype(object)
+    shown[~np.isfinite(array)] = None
+    return list(shown.tolist())
 
 
 def view_of(view: FleetView) -> View:

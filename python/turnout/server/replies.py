@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from turnout import errors
 from turnout.server import binary, schema
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 STATUS: Final[dict[type[errors.TurnoutError], int]] = {
     errors.UnknownReplica: 404,
@@ -138,4 +140,3 @@ async def read_message(request: Request, codec: binary.Codec) -> Any:  # noqa: A
             raise Refused(413, f"body: got more than {MOST_BODY_BYTES} bytes", "body", f"> {MOST_BODY_BYTES}", accepted)
         parts.append(part)
     return codec.decode(b"".join(parts), media)
-
