@@ -42,6 +42,7 @@ ALLOWED = {
     "turnout.engine": {"starlette", "uvicorn", "msgspec", "zmq", "typer", "turnout.engine", *SIMULATE},
     "turnout.client": {"aiohttp", "msgspec", "turnout.client", *SHELL},
     "turnout.server": {
+        "numpy",
         "starlette",
         "uvicorn",
         "msgspec",

@@ -21,8 +21,13 @@ pub(crate) enum Input<'a> {
     Prompt(Hashed<'a>),
     /// With its tokens: the session that it continues is looked for.
     Raw(CorePrompt, Vec<u32>),
-    Append { base_tokens: u64, tokens: Vec<u32> },
-    Count { prompt_tokens: u64 },
+    Append {
+        base_tokens: u64,
+        tokens: Vec<u32>,
+    },
+    Count {
+        prompt_tokens: u64,
+    },
 }
 
 impl<'a> Input<'a> {

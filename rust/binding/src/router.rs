@@ -56,12 +56,28 @@ impl Router {
     ) -> PyResult<Self> {
         if let Some(record) = record {
             let core = Recorder::restore_any(record, time(now)?).map_err(to_py)?;
-            return Ok(Self { hasher: core.hasher().clone(), key: *core.hasher().key(), infer_sessions: core.infers_sessions(), core: Mutex::new(core) });
+            return Ok(Self {
+                hasher: core.hasher().clone(),
+                key: *core.hasher().key(),
+                infer_sessions: core.infers_sessions(),
+                core: Mutex::new(core),
+            });
         }
         let none = PyTuple::empty(replicas.py());
         let fleet = arguments::fleet(replicas, workloads.unwrap_or(none.as_any()))?;
         let key = arguments::hash_key(hash_key)?;
-        let config = RouterConfig { block_tokens, index_bytes, seed, hash_key: key, max_held, control_period_s, turn_ttl_s, session_ttl_s, infer_sessions, ..fleet };
+        let config = RouterConfig {
+            block_tokens,
+            index_bytes,
+            seed,
+            hash_key: key,
+            max_held,
+            control_period_s,
+            turn_ttl_s,
+            session_ttl_s,
+            infer_sessions,
+            ..fleet
+        };
         let core = CoreRouter::new(config).map_err(to_py)?;
         Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(Recorder::new(core)), key, infer_sessions })
     }

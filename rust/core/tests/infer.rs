@@ -185,12 +185,11 @@ proptest! {
             prop_assert_eq!(found.as_deref(), expected.map(|at| &*known[at].name));
             let decision = submit(router, now, Some((&turn, 0)), None, &prompt);
             placed(&decision);
-            match expected {
-                Some(at) => known[at].running = Some((decision, prompt)),
-                None => {
-                    let name = router.continued_session(&asked, &prompt).unwrap().to_string();
-                    known.push(Known { name, history: Vec::new(), running: Some((decision, prompt)), latest: now });
-                }
+            if let Some(at) = expected {
+                known[at].running = Some((decision, prompt));
+            } else {
+                let name = router.continued_session(&asked, &prompt).unwrap().to_string();
+                known.push(Known { name, history: Vec::new(), running: Some((decision, prompt)), latest: now });
             }
         }
     }

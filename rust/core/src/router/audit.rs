@@ -30,7 +30,11 @@ impl Router {
 
     fn audit_history_ends(&self) -> std::result::Result<(), String> {
         let expected = self.expected_history_ends();
-        if expected == self.history_ends { Ok(()) } else { Err(format!("{} ends of histories, expected {}", self.history_ends.len(), expected.len())) }
+        if expected == self.history_ends {
+            Ok(())
+        } else {
+            Err(format!("{} ends of histories, expected {}", self.history_ends.len(), expected.len()))
+        }
     }
 
     fn audit_ledger(&self) -> std::result::Result<(), String> {
