@@ -80,6 +80,10 @@ class RecordError(TurnoutError, ValueError):
     """A snapshot or a journal is of another version, damaged, or does not do again what it says."""
 
 
+class AnswerDiffers(RecordError):
+    """An event of a journal is answered otherwise than it was when it was recorded; the message says which."""
+
+
 class TraceError(TurnoutError, ValueError):
     """A trace file cannot be read; the message gives the line."""
 

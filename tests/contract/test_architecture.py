@@ -29,7 +29,7 @@ ALLOWED = {
     "turnout.control": POLICIES,
     "turnout.router": CONTROL,
     "turnout.record": {"turnout", "turnout._core", "turnout.errors", "turnout.router", "turnout.policies"},
-    "turnout.replay": {"typer", "turnout", "turnout.record"},
+    "turnout.replay": {"typer", "turnout", "turnout.record", "turnout.errors"},
     "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
     "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},

@@ -30,6 +30,7 @@ fn describe(error: &Error) -> (&'static str, String, String, String) {
             ("PolicyError", argument, value.clone(), (*accepted).into())
         }
         Error::Record { problem } => ("RecordError", "record".into(), problem.clone(), "a whole snapshot or journal of this format version".into()),
+        Error::Differs { event, .. } => ("AnswerDiffers", "record".into(), (*event).into(), "a journal of the same version of Turnout".into()),
         other => ("InternalError", String::new(), other.to_string(), String::new()),
     }
 }

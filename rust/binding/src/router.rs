@@ -55,7 +55,7 @@ impl Router {
         now: Option<f64>,
     ) -> PyResult<Self> {
         if let Some(record) = record {
-            let core = Recorder::restore_any(record, time(now)?).map_err(to_py)?;
+            let core = Recorder::restore(record, time(now)?).map_err(to_py)?;
             return Ok(Self {
                 hasher: core.hasher().clone(),
                 key: *core.hasher().key(),

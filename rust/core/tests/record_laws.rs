@@ -107,7 +107,7 @@ proptest! {
         damaged[place] ^= flip;
         match replay(&damaged) {
             Err(Error::Record { .. }) => {}
-            // Damage in a length or in the last record looks like a torn end: what is left out is said.
+            // Damage in a length looks like a torn end: what is left out is said.
             Ok(done) => prop_assert!(done.torn_bytes > 0, "byte {place} of {} made no difference", journal.len()),
             Err(error) => return Err(TestCaseError::fail(format!("{error}"))),
         }
