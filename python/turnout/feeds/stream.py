@@ -177,6 +177,9 @@ class Stream:
             self._live = sequence
             await self._catch_up()
         self._live = sequence
+        if self.next is not None and sequence < self.next:
+            # A replay brought it already. The router must not see it again: a second number 0 means a restart to it.
+            return
         missing = self._apply(sequence, payload)
         if missing is not None:
             self.counts["gaps"] += 1
