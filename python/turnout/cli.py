@@ -19,7 +19,7 @@ def build_app() -> typer.Typer:
     """Make the typer application.
 
     Returns:
-        The application with the commands `simulate`, `bench`, `replay` and `version`.
+        The application with the commands `simulate`, `experiment`, `bench`, `replay` and `version`.
 
     Raises:
         MissingExtra: The packages of the command are not installed.
@@ -28,6 +28,7 @@ def build_app() -> typer.Typer:
         import typer
 
         from turnout.bench import command as bench
+        from turnout.experiment.command import experiment
         from turnout.replay import replay
         from turnout.simulate.command import simulate
     except ImportError as error:
@@ -41,6 +42,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(simulate)
+    app.command()(experiment)
     benches = typer.Typer(help="Measure on this machine, each figure beside its bound.", no_args_is_help=True)
     benches.command()(bench.index)
     app.add_typer(benches, name="bench")

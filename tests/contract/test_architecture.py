@@ -41,9 +41,18 @@ ALLOWED = {
     "turnout.doctor": {"typer", "rich", "tokenizers", *FEEDS},
     "turnout.engine": {"starlette", "uvicorn", "msgspec", "zmq", "typer", "turnout.engine", *SIMULATE},
     "turnout.client": {"aiohttp", "msgspec", "turnout.client", *SHELL},
-    "turnout.server": {"starlette", "uvicorn", "msgspec", "tokenizers", "typer", "turnout.server", "turnout.aio", *FEEDS},
+    "turnout.server": {
+        "starlette",
+        "uvicorn",
+        "msgspec",
+        "tokenizers",
+        "typer",
+        "turnout.server",
+        "turnout.aio",
+        *FEEDS,
+    },
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
-    "turnout.cli": {"typer", "turnout", "turnout.bench", "turnout.replay", *SIMULATE},
+    "turnout.cli": {"typer", "turnout", "turnout.bench", "turnout.experiment", "turnout.replay", *SIMULATE},
 }
 """By part of the package: what it may import beside the standard library."""
 
