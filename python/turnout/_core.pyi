@@ -1299,6 +1299,13 @@ class Simulation:
     def result(self) -> dict[str, Any]:
         """Counters, overall and under `workloads` by name."""
 
+    def finishes(self) -> dict[str, bytes]:
+        """The sessions that finished, in that order.
+
+        Columns: `session` (place in the list) and `lap` (how often the list was played before), int64; `started_s`
+        (first turn submitted) and `finished_s` (last turn completed), float64.
+        """
+
     def series(self) -> dict[str, bytes]:
         """Samples over time by name, each a column of float64."""
 

@@ -19,7 +19,7 @@ def build_app() -> typer.Typer:
     """Make the typer application.
 
     Returns:
-        The application with the commands `simulate`, `engine`, `bench`, `replay` and `version`.
+        The application with the commands `simulate`, `experiment`, `engine`, `serve`, `bench`, `replay` and `version`.
 
     Raises:
         MissingExtra: The packages of the command are not installed.
@@ -29,6 +29,7 @@ def build_app() -> typer.Typer:
 
         from turnout.bench import command as bench
         from turnout.engine.command import engine
+        from turnout.experiment.command import experiment
         from turnout.replay import replay
         from turnout.server.command import serve
         from turnout.simulate.command import simulate
@@ -44,6 +45,7 @@ def build_app() -> typer.Typer:
     )
     app.command()(simulate)
     app.command()(engine)
+    app.command()(experiment)
     benches = typer.Typer(help="Measure on this machine, each figure beside its bound.", no_args_is_help=True)
     benches.command()(bench.index)
     app.add_typer(benches, name="bench")

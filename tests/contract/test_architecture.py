@@ -59,6 +59,7 @@ ALLOWED = {
         "turnout.server",
         "turnout.bench",
         "turnout.engine",
+        "turnout.experiment",
         "turnout.replay",
         *SIMULATE,
     },

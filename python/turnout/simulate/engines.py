@@ -7,7 +7,7 @@ one decode step of B sequences with K tokens of context in all takes d + e B + f
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from turnout import _core
@@ -43,6 +43,26 @@ class Engine:
     def to_raw(self) -> dict[str, float]:
         """The mapping that `Simulation` takes as `engine`."""
         return asdict(self)
+
+    def slowed(self, prefill: float, decode: float) -> Engine:
+        """The same engine with other step times.
+
+        Args:
+            prefill: Factor on every duration of prefill.
+            decode: Factor on every duration of decode.
+
+        Returns:
+            The engine; capacity and limits are as before.
+        """
+        return replace(
+            self,
+            prefill_base_s=self.prefill_base_s * prefill,
+            prefill_s_per_token=self.prefill_s_per_token * prefill,
+            prefill_s_per_token_pair=self.prefill_s_per_token_pair * prefill,
+            decode_base_s=self.decode_base_s * decode,
+            decode_s_per_sequence=self.decode_s_per_sequence * decode,
+            decode_s_per_kv_token=self.decode_s_per_kv_token * decode,
+        )
 
     @property
     def prefill_tokens_per_s(self) -> float:

@@ -24,6 +24,8 @@ from turnout.errors import InvalidArgument
 from turnout.simulate.scenario import Scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 WORKLOADS: Final = ("agent", "rlvr", "rlhf")
@@ -131,6 +133,10 @@ def _single(rng: np.random.Generator, *, prompt_p50: float, output_p50: float, s
     prompt = np.clip(rng.lognormal(np.log(prompt_p50), 0.6, 1), 32, 8_192)
     output = np.minimum(rng.lognormal(np.log(output_p50), spread, 1), CONTEXT_LIMIT_TOKENS - prompt)
     return _Session(prompt, output, np.zeros(1))
+
+
+DRAWS: Final[dict[str, Callable[[np.random.Generator], _Session]]] = {"agent": _agent, "rlvr": _rlvr, "rlhf": _rlhf}
+"""One session of a kind, at full size."""
 
 
 def _runs(

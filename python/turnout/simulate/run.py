@@ -21,6 +21,7 @@ from turnout.simulate.engines import engine
 from turnout.simulate.metrics import Record, bounds, record
 
 if TYPE_CHECKING:
+    from turnout.policies.contract import Policy
     from turnout.simulate.scenario import Scenario
 
 SAMPLES: Final = 240
@@ -47,6 +48,9 @@ class Setup:
             ran there is sent again. A replica that is away from time 0 joins later.
         feed: (lag in s, share of batches that are lost and come by replay) of the engines' cache events; None = the
             router is not told and judges by its own decisions.
+        prefill_factor: Factor on every duration of prefill in the engines; the router is told what the engine is
+            without it.
+        decode_factor: The same for decode.
     """
 
     replicas: int = 4
@@ -59,6 +63,8 @@ class Setup:
     flush_every_sessions: int | None = None
     outages: tuple[tuple[int, float, float], ...] = ()
     feed: tuple[float, float] | None = None
+    prefill_factor: float = 1.0
+    decode_factor: float = 1.0
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -69,7 +75,7 @@ class Setup:
         for name in ("replicas", "concurrency"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(f"{name}: got {getattr(self, name)}, accepted is a whole number >= 1")
-        for name in ("kv_tokens", "duration_s", "control_period_s"):
+        for name in ("kv_tokens", "duration_s", "control_period_s", "prefill_factor", "decode_factor"):
             if not getattr(self, name) > 0:
                 raise InvalidArgument(f"{name}: got {getattr(self, name)}, accepted is a number > 0")
         if self.flush_every_sessions is not None and self.flush_every_sessions < 1:
@@ -94,18 +100,26 @@ class Run:
     Attributes:
         record: The numbers, see `metrics.record`.
         series: The samples over time, `Simulation.series()`.
+        finishes: Who finished when, `Simulation.finishes()`.
         control: State of the control loop at the end.
         wall_s: Time that the run took, s.
     """
 
     record: Record
     series: dict[str, Any] = field(repr=False)
+    finishes: dict[str, bytes] = field(repr=False)
     control: ControlState = field(repr=False)
     wall_s: float
 
 
-def run(
-    policy: str, seed: int, scenario: Scenario, setup: Setup, progress: Callable[[float], None] | None = None
+def run(  # noqa: PLR0913 - what is played, by whom, where
+    policy: str,
+    seed: int,
+    scenario: Scenario,
+    setup: Setup,
+    progress: Callable[[float], None] | None = None,
+    *,
+    decide: Policy | None = None,
 ) -> Run:
     """Simulate one policy.
 
@@ -115,6 +129,7 @@ def run(
         scenario: What to play.
         setup: The fleet and the load.
         progress: Called now and then with the share that is done, 0..1.
+        decide: The policy itself where the name is only a name.
 
     Returns:
         The numbers and the samples. The same arguments give the same record on every machine.
@@ -124,7 +139,7 @@ def run(
         PolicyError: The policy failed: in a simulation that is an error, not something to survive.
     """
     started = time.monotonic()
-    decide, state, model = lookup(policy), ControlState(), engine(setup.engine)
+    decide, state, model = decide or lookup(policy), ControlState(), engine(setup.engine)
     # Without an end in time a sample every five seconds still draws a smooth line.
     sample_period_s = max(
         setup.control_period_s, setup.duration_s / SAMPLES if math.isfinite(setup.duration_s) else 5.0
@@ -144,7 +159,7 @@ def run(
             for name, target in zip(scenario.workloads, scenario.targets.tolist(), strict=True)
         ],
         scenario=scenario.to_raw(),
-        engine=model.to_raw(),
+        engine=model.slowed(setup.prefill_factor, setup.decode_factor).to_raw(),
         concurrency=setup.concurrency,
         duration_s=setup.duration_s,
         repeat=setup.repeat,
@@ -166,7 +181,7 @@ def run(
     fleet_tokens = setup.replicas * setup.kv_tokens
     numbers = record(policy, seed, simulation.result(), targets)
     numbers |= bounds(simulation.result(), FleetView.from_raw(simulation.raw_view()), fleet_tokens, setup.replicas)
-    return Run(numbers, simulation.series(), state, time.monotonic() - started)
+    return Run(numbers, simulation.series(), simulation.finishes(), state, time.monotonic() - started)
 
 
 def run_all(

@@ -11,7 +11,7 @@ use turnout_sim::config::{Outage, SimulationConfig};
 use turnout_sim::engine::model::{ENGINES, EngineModel};
 use turnout_sim::feed::Feed;
 use turnout_sim::fleet::Simulation as CoreSimulation;
-use turnout_sim::metrics::Counts;
+use turnout_sim::metrics::{Counts, Finish};
 use turnout_sim::scenario::Scenario;
 
 use crate::errors::{invalid, to_py};
@@ -135,6 +135,18 @@ impl Simulation {
         }
         all.set_item("workloads", by_workload)?;
         Ok(all)
+    }
+
+    fn finishes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let finishes = self.lock()?.finishes().to_vec();
+        let columns = PyDict::new(py);
+        let whole = |read: fn(&Finish) -> i64| finishes.iter().flat_map(|finish| read(finish).to_ne_bytes()).collect::<Vec<u8>>();
+        let real = |read: fn(&Finish) -> f64| finishes.iter().flat_map(|finish| read(finish).to_ne_bytes()).collect::<Vec<u8>>();
+        columns.set_item("session", PyBytes::new(py, &whole(|finish| finish.session as i64)))?;
+        columns.set_item("lap", PyBytes::new(py, &whole(|finish| finish.lap as i64)))?;
+        columns.set_item("started_s", PyBytes::new(py, &real(|finish| finish.started_s)))?;
+        columns.set_item("finished_s", PyBytes::new(py, &real(|finish| finish.finished_s)))?;
+        Ok(columns)
     }
 
     fn series<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

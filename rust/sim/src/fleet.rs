@@ -16,7 +16,7 @@ use crate::config::SimulationConfig;
 use crate::engine::{Engine, Event, Request};
 use crate::feed::Publisher;
 use crate::hash::Mixed;
-use crate::metrics::{Counts, Sample};
+use crate::metrics::{Counts, Finish, Sample};
 use crate::scenario::{Path, Scenario};
 
 /// Control steps in a row without any other event after which a run counts as stuck.
@@ -33,6 +33,8 @@ pub(crate) struct Play {
     root: bool,
     turn: usize,
     pub(crate) path: Path,
+    /// When its first turn is submitted.
+    started_at: Nanos,
     pub(crate) submitted_at: Nanos,
     pub(crate) held: bool,
     /// Tokens of the present prompt that the turn before left in some cache.
@@ -76,6 +78,7 @@ pub struct Simulation {
     pub(crate) outstanding: usize,
     pub(crate) children: HashMap<usize, Vec<usize>>,
     pub(crate) counts: Vec<Counts>,
+    pub(crate) finishes: Vec<Finish>,
     pub(crate) series: Vec<Sample>,
     pub(crate) next_sample: Nanos,
     pub(crate) now: Nanos,
@@ -124,6 +127,7 @@ impl Simulation {
             started: 0,
             outstanding: 0,
             children,
+            finishes: Vec::new(),
             series: Vec::new(),
             next_sample: 0,
             now: 0,
@@ -242,11 +246,25 @@ impl Simulation {
         let turn = self.config.scenario.turns(session).start;
         let path = Path::new(session, lap);
         let turn_name = name.clone();
+        let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
         self.plays.insert(
             id,
-            Play { name, turn_name, session, lap, root, turn, path, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0, lost: 0 },
+            Play {
+                name,
+                turn_name,
+                session,
+                lap,
+                root,
+                turn,
+                path,
+                started_at: at,
+                submitted_at: 0,
+                held: false,
+                reusable_tokens: 0,
+                computed_tokens: 0,
+                lost: 0,
+            },
         );
-        let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
         self.schedule(at, Happening::Submit(id));
     }
 
@@ -413,6 +431,7 @@ impl Simulation {
             let play = self.plays.remove(&id).expect("it is played");
             counts_of(&mut self.counts, &scenario, session).finished_sessions += 1;
             counts_of(&mut self.counts, &scenario, session).last_finish_s = seconds(self.now);
+            self.finishes.push(Finish { session, lap, started_s: seconds(play.started_at), finished_s: seconds(self.now) });
             self.router.end_session(self.now, &play.name, true)?;
             self.ended(&play);
             self.update_weights()?;

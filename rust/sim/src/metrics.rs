@@ -51,6 +51,19 @@ pub fn quantiles(zeros: u64, values: &mut [f32]) -> [f64; 3] {
     [at(0.5), at(0.99), at(1.0)]
 }
 
+/// A session that came to its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Finish {
+    /// Its place in the list of sessions.
+    pub session: usize,
+    /// How often the list was played before.
+    pub lap: u64,
+    /// When its first turn was submitted, s.
+    pub started_s: f64,
+    /// When its last turn completed, s.
+    pub finished_s: f64,
+}
+
 /// State of the fleet at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {

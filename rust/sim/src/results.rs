@@ -5,7 +5,7 @@ use turnout_core::router::Router;
 use turnout_core::units::seconds;
 
 use crate::fleet::Simulation;
-use crate::metrics::{Counts, Sample, quantiles};
+use crate::metrics::{Counts, Finish, Sample, quantiles};
 
 impl Simulation {
     /// Simulated time, s.
@@ -72,6 +72,12 @@ impl Simulation {
     #[must_use]
     pub fn series(&self) -> &[Sample] {
         &self.series
+    }
+
+    /// The sessions that finished, in the order in which they did.
+    #[must_use]
+    pub fn finishes(&self) -> &[Finish] {
+        &self.finishes
     }
 
     /// Whether the run ended because nothing could happen any more.

@@ -1,0 +1,1 @@
+"""Experiments: what a claim says, the runs that test it, and a report of what came."""
