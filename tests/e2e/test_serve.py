@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ import pytest
 
 from turnout.engine import EngineConfig, EngineServer
 from turnout.errors import InvalidArgument
+from turnout.server.app import _listen
 from turnout.server.config import ServeConfig
 
 SERVE = [sys.executable, "-m", "turnout.cli", "serve", "--port", "0"]
@@ -118,3 +120,11 @@ def test_a_public_address_needs_a_token():
     for wrong in ({"port": -1}, {"token": " "}, {"workloads": ("a=b",)}):
         with pytest.raises(InvalidArgument):
             ServeConfig(**wrong)
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    """Small writes of an answer must leave at once, else each costs the caller's delayed acknowledgement."""
+    with _listen(ServeConfig(port=0)) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

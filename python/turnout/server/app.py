@@ -175,7 +175,9 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
 def _listen(config: ServeConfig) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        return socket.create_server((config.host, config.port), family=family, backlog=2_048)
+        listening = socket.create_server((config.host, config.port), family=family, backlog=2_048)
+        # Accepted sockets inherit it. Without it every answer waits for the caller's delayed acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         where = f"{config.host}:{config.port}"
         raise InvalidArgument(
@@ -184,3 +186,4 @@ def _listen(config: ServeConfig) -> socket.socket:
             where,
             "an address of this machine and a free port",
         ) from error
+    return listening
