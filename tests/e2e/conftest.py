@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
 from turnout import Replica, Router, Workload, aio
+from turnout.listening import listen
 
 
 class Served:
@@ -36,7 +36,7 @@ async def listening(app, port=0):
     """Run an application; yields its URL."""
     import uvicorn
 
-    sock = socket.create_server(("127.0.0.1", port))
+    sock = listen("127.0.0.1", port)
     settings = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 1}
     server = uvicorn.Server(uvicorn.Config(app, **settings))
     task = asyncio.create_task(server.serve(sockets=[sock]))

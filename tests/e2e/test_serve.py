@@ -14,7 +14,7 @@ import pytest
 
 from turnout.engine import EngineConfig, EngineServer
 from turnout.errors import InvalidArgument
-from turnout.server.app import _listen
+from turnout.listening import listen
 from turnout.server.config import ServeConfig
 
 SERVE = [sys.executable, "-m", "turnout.cli", "serve", "--port", "0"]
@@ -124,7 +124,9 @@ def test_a_public_address_needs_a_token():
 
 def test_answers_do_not_wait_for_acknowledgements():
     """Small writes of an answer must leave at once, else each costs the caller's delayed acknowledgement."""
-    with _listen(ServeConfig(port=0)) as listening, socket.create_connection(listening.getsockname()):
-        accepted, _ = listening.accept()
+    with listen("127.0.0.1", 0) as listening:
+        listening.setblocking(True)
+        with socket.create_connection(listening.getsockname()):
+            accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from turnout.aio.clock import Clock
 from turnout.aio.journal import SafeJournal
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Listener = Any
-"""`Callable[[Decision, str | None, str | None, float], None]`, see `AsyncRouter.listen`."""
+Listener: TypeAlias = "Callable[[Decision, str | None, str | None, float], object]"
+"""Hears (decision, session, workload, time waited in s), see `AsyncRouter.listen`."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class AsyncRouter:
             return [
                 HeldTurn(turn, entry.session, entry.workload, now - entry.since_s, entry.decision)
                 for turn, entry in self._turns.items()
-                if entry.held
+                if entry.decision.held
             ]
 
     @property
@@ -262,7 +262,7 @@ class AsyncRouter:
             keep_turns: Leave the held turns in the line; else they are aborted.
         """
         with self._lock:
-            held = {turn: entry for turn, entry in self._turns.items() if entry.held}
+            held = {turn: entry for turn, entry in self._turns.items() if entry.decision.held}
             for turn, entry in held.items():
                 waiters, entry.waiters = entry.waiters, []
                 tell_all(waiters, error)
@@ -313,9 +313,9 @@ class AsyncRouter:
         if entry is None:
             if not decision.held and watcher is None:
                 return [_Told(decision, session, workload, 0.0)]
-            entry = Entry(decision, session, workload, time.monotonic(), decision.held)
+            entry = Entry(decision, session, workload, time.monotonic())
             self._turns[decision.turn] = entry
-        entry.decision, entry.held = decision, decision.held
+        entry.decision = decision
         if watcher is not None and (decision.held or decision.placed):
             entry.watchers.append(watcher)
         if waiter is not None and decision.held:
@@ -367,8 +367,8 @@ class AsyncRouter:
         entry = self._turns.get(decision.turn)
         if entry is None:
             return _Told(decision, None, None, 0.0)
-        waited_s = time.monotonic() - entry.since_s if entry.held else 0.0
-        entry.decision, entry.held = decision, False
+        waited_s = time.monotonic() - entry.since_s if entry.decision.held else 0.0
+        entry.decision = decision
         waiters, entry.waiters = entry.waiters, []
         heard = tell_all(waiters, decision)
         if decision.placed:
@@ -383,7 +383,7 @@ class AsyncRouter:
         return _Told(decision, entry.session, entry.workload, waited_s)
 
     def _forget_unused(self, turn: str, entry: Entry) -> None:
-        if not entry.held and not entry.watchers and self._turns.get(turn) is entry:
+        if not entry.decision.held and not entry.watchers and self._turns.get(turn) is entry:
             del self._turns[turn]
 
     def _give_up(self, decision: Decision, waiter: Waiter, *, keep: bool) -> Decision:

@@ -64,7 +64,6 @@ class Entry:
         session: Its session, as submitted.
         workload: Its workload, as submitted.
         since_s: When it was submitted, monotonic s.
-        held: Whether it waits in the line.
         waiters: Calls that wait for it.
         watchers: Those who run it.
     """
@@ -73,7 +72,6 @@ class Entry:
     session: str | None
     workload: str | None
     since_s: float
-    held: bool
     waiters: list[Waiter] = field(default_factory=list)
     watchers: list[Watcher] = field(default_factory=list)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from typing import Annotated
 
 import typer
@@ -49,11 +48,9 @@ def engine(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
 async def _serve(config: EngineConfig) -> None:
     from turnout.engine import EngineServer
+    from turnout.listening import stop_on_signals
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     async with EngineServer(config) as server:
         print(json.dumps(server.ready()), flush=True)
         await server.wait(stop)

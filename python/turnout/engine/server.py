@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -22,25 +21,14 @@ from turnout.engine.sglang_face import SglangFace
 from turnout.engine.vllm_face import VllmFace
 from turnout.engine.worker import Worker
 from turnout.errors import InvalidArgument, TurnoutError
+from turnout.listening import BACKLOG, HttpServer, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from starlette.requests import Request
 
     from turnout.engine.config import EngineConfig
 
 STOP_S = 5
-BACKLOG = 2_048
-
-
-class _Http(uvicorn.Server):
-    """Leaves the signals of the process alone."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Catch nothing."""
-        yield
 
 
 class EngineServer:
@@ -66,7 +54,7 @@ class EngineServer:
         self.config = config
         self._publisher: Publisher | None = None
         self._worker: Worker | None = None
-        self._http: _Http | None = None
+        self._http: HttpServer | None = None
         self._port = 0
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -137,7 +125,7 @@ class EngineServer:
                 raise InvalidArgument(message, "kv_events_port", str(config.kv_events_port), "a free port") from refused
         try:
             self._worker = Worker(config, self._publisher)
-            listening = _listen(config.host, config.port)
+            listening = listen(config.host, config.port)
         except BaseException:
             await self.stop()
             raise
@@ -146,7 +134,7 @@ class EngineServer:
         settings = uvicorn.Config(
             app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=1, backlog=BACKLOG
         )
-        self._http = _Http(settings)
+        self._http = HttpServer(settings)
         self._tasks = [
             asyncio.create_task(self._http.serve(sockets=[listening])),
             asyncio.create_task(self._worker.run()),
@@ -222,20 +210,3 @@ def _address(host: str) -> str:
     except OSError as refused:
         message = f"host: got {host!r} ({refused}), accepted is an address of this machine"
         raise InvalidArgument(message, "host", host, "an address of this machine") from refused
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.setblocking(False)  # noqa: FBT003 - the standard library's signature
-        except BaseException:
-            listening.close()
-            raise
-    except OSError as refused:
-        message = f"port: got {host}:{port} ({refused}), accepted is an address of this machine and a free port"
-        raise InvalidArgument(message, "port", f"{host}:{port}", "a free port") from refused
-    return listening

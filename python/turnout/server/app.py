@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
-import socket
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -13,13 +13,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from turnout import aio, policies, record
-from turnout.errors import InvalidArgument
 from turnout.feeds import Fleet
+from turnout.listening import HttpServer, listen
 from turnout.router import Router
 from turnout.server.decisions import decision_routes
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from starlette.requests import Request
@@ -122,15 +121,6 @@ def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
     return app if config.token is None else BearerToken(app, config.token)
 
 
-class _Http(uvicorn.Server):
-    """Leaves the signals of the process to the command."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:  # noqa: ANN401 - a generator
-        """Catch nothing."""
-        yield
-
-
 async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str], None]) -> None:
     """Serve until told to stop.
 
@@ -143,10 +133,8 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
         InvalidArgument: The address cannot be listened at.
         RecordError: The journal cannot be used.
     """
-    import asyncio
-
     router = make_router(config)
-    listening = _listen(config)
+    listening = listen(config.host, config.port)
     host, port = listening.getsockname()[:2]
     try:
         with contextlib.ExitStack() as files:
@@ -157,7 +145,7 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
             routed.start()
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            server = _Http(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
+            server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
             async with Fleet(routed, config.engines):
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
@@ -170,20 +158,3 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
                 await serving
     finally:
         listening.close()
-
-
-def _listen(config: ServeConfig) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        listening = socket.create_server((config.host, config.port), family=family, backlog=2_048)
-        # Accepted sockets inherit it. Without it every answer waits for the caller's delayed acknowledgement.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        where = f"{config.host}:{config.port}"
-        raise InvalidArgument(
-            f"host: got {where} ({error.strerror}), accepted is an address of this machine and a free port",
-            "host",
-            where,
-            "an address of this machine and a free port",
-        ) from error
-    return listening

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
@@ -47,13 +46,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
 async def _serve(config: ServeConfig) -> None:
     try:
+        from turnout.listening import stop_on_signals
         from turnout.server.app import run
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "turnout":
             raise
         raise MissingExtra(f"the server needs {error.name}: pip install 'turnout[serve]'") from error
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await run(config, stop, lambda url: print(json.dumps({"event": "ready", "url": url}), flush=True))
+    await run(config, stop_on_signals(), lambda url: print(json.dumps({"event": "ready", "url": url}), flush=True))
