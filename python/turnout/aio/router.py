@@ -294,8 +294,9 @@ class AsyncRouter:
         waiter: Waiter | None,
         watcher: Watcher | None,
     ) -> Decision:
-        self._check_open()
         with self._lock:
+            # Under the lock: a turn that entered after `close` has answered everybody would wait for ever.
+            self._check_open()
             decision = self.router.submit(prompt, **arguments)
             # Entered before the outbox is emptied, by whomever: what comes for it finds its waiter.
             told = self._enter(decision, arguments, waiter, watcher)
