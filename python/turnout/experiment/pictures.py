@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DPI = 100
 WINDOWS = 60
+_SMALL = 100
 _OURS = "#c0392b"
 _COLOURS = (
     "#1f77b4",
@@ -56,9 +57,9 @@ def bars(
     halves = np.nan_to_num([rows[name].half for name in names])
     colours = [_OURS if name.startswith("block-time") else "#7f9db9" for name in names]
     axis.barh(names, means, xerr=halves, color=colours, height=0.7, error_kw={"linewidth": 1, "capsize": 2})
-    for at, name in enumerate(names):
-        axis.annotate(f" {means[at]:,.4g}" if means[at] < 1e3 else f" {means[at]:,.0f}",
-                      (means[at] + halves[at], at), va="center", fontsize=8)  # fmt: skip
+    for at, mean in enumerate(means):
+        place = (mean + halves[at], at)
+        axis.annotate(f" {mean:{',.3g' if mean < _SMALL else ',.0f'}}", place, va="center", fontsize=8)
     for number, (name, value) in enumerate((lines or {}).items()):
         axis.axvline(value, color="0.25", linestyle=("--", ":", "-.")[number % 3], linewidth=1.1, label=name)
     axis.invert_yaxis()
@@ -72,7 +73,7 @@ def bars(
     _save(figure, path)
 
 
-def lines(  # noqa: PLR0913 - what a picture says
+def lines(  # noqa: PLR0913, PLR0917 - what a picture says
     path: Path,
     title: str,
     xs: Sequence[float],
