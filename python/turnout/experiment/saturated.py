@@ -190,7 +190,11 @@ def _overload_draw(outcome: Outcome, folder: Path) -> list[Path]:
         estimate(outcome.values(name, RATE, cell={"load": at})) for name, at in zip(swept, loads, strict=True)
     ]
     found = [bounds(outcome, {"load": at}) for at in loads]
-    bound = {"GPU work": [entry.gpu for entry in found], "critical path": [entry.path for entry in found]}
+    bound = {
+        "GPU work": [entry.gpu for entry in found],
+        "critical path": [entry.path for entry in found],
+        "Little, caches kept": [entry.kept for entry in found],
+    }
     labels = ("load: sessions outstanding, in multiples of those that fill the KV", "finished sessions per hour")
     pictures.lines(rate, "Agents at rising load: finished sessions per hour", loads, rows, labels, bound)
     over = folder / "over-time.png"
@@ -231,8 +235,10 @@ def _isolation_jobs(size: Size) -> list[Job]:
     for flood in (1, 4):
         calm = _CALM * size.replicas // 4
         numbers = {"agent": calm, "rlvr": calm * flood}
+        # Who sends more is not entitled to more.
+        arguments = {"numbers": numbers, "each": 60, "targets": {"agent": 0.5, "rlvr": 0.5}, "scale": SCALE}
         setup = fleet(size, 2_400, concurrency=sum(numbers.values()), repeat=False)
-        jobs += cross(size, arms, "clients", {"numbers": numbers, "each": 60, "scale": SCALE}, setup, {"flood": flood})
+        jobs += cross(size, arms, "clients", arguments, setup, {"flood": flood})
     return jobs
 
 
@@ -269,8 +275,8 @@ ISOLATION: Final = Experiment(
     "isolation",
     "A flood by one workload",
     "24 agent clients and 24 clients with long single answers share the fleet, which they about fill; "
-    "then the latter become four times as many. What the agents finish with the flood is "
-    "compared with what they finish without it, by arm.",
+    "then the latter become four times as many, while both are still to finish as often. What the "
+    "agents finish with the flood is compared with what they finish without it, by arm.",
     _isolation_jobs,
     _isolation_judge,
     _isolation_draw,

@@ -45,7 +45,7 @@ def _bars(
     def draw(outcome: Outcome, folder: Path) -> list[Path]:
         paths = []
         for cell in outcome.cells:
-            file = folder / f"{name}-{cell[key]}.png"
+            file = folder / f"{name}-{cell[key]}.png".replace(" ", "-")
             arms = [chosen for chosen in outcome.arms if outcome.picked(chosen, cell)]
             rows = {chosen: estimate(outcome.values(chosen, *path, cell=cell)) for chosen in arms}
             found = bounds(outcome, cell)
