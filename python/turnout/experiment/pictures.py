@@ -54,7 +54,8 @@ def bars(
     for at, mean in enumerate(means):
         place = (mean + halves[at], at)
         axis.annotate(f" {mean:{',.3g' if mean < _SMALL else ',.0f'}}", place, va="center", fontsize=8)
-    reach = max(mean + half for mean, half in zip(means, halves, strict=True))
+    ends = [mean + half for mean, half in zip(means, halves, strict=True) if mean + half > 0]
+    reach = max(ends, default=1.0)
     for number, (name, value) in enumerate((lines or {}).items()):
         # A bound far away would leave no room for what is compared: it is named alone.
         near = value <= _REACH * reach
