@@ -249,7 +249,21 @@ impl Simulation {
         let at = self.now + nanos(self.config.scenario.turn_gap_s[turn]);
         self.plays.insert(
             id,
-            Play { name, turn_name, session, lap, root, turn, path, started_at: at, submitted_at: 0, held: false, reusable_tokens: 0, computed_tokens: 0, lost: 0 },
+            Play {
+                name,
+                turn_name,
+                session,
+                lap,
+                root,
+                turn,
+                path,
+                started_at: at,
+                submitted_at: 0,
+                held: false,
+                reusable_tokens: 0,
+                computed_tokens: 0,
+                lost: 0,
+            },
         );
         self.schedule(at, Happening::Submit(id));
     }
