@@ -26,6 +26,7 @@ class _RawView(TypedDict):
 
 __all__ = [
     "Decision",
+    "ModelEngine",
     "Outcome",
     "PrefixIndex",
     "Prompt",
@@ -33,7 +34,9 @@ __all__ = [
     "Router",
     "Simulation",
     "build_info",
+    "describe_kv_events",
     "engines",
+    "load_report",
     "replay",
 ]
 
@@ -55,6 +58,34 @@ def replay(journal: bytes) -> dict[str, Any]:
 
 def engines() -> dict[str, dict[str, float]]:
     """The built-in model engines by name, each as the mapping that `Simulation` takes; times in seconds."""
+
+def load_report(payload: bytes) -> dict[str, Any]:
+    """Reads a load report of SGLang (the last frame of a message under the topic `load`).
+
+    Args:
+        payload: The message, msgpack.
+
+    Returns:
+        `running` and `waiting` (requests), `used_tokens`, `kv_tokens` (capacity; 0 = not told), `rank` (int or None).
+
+    Raises:
+        InvalidArgument: The message cannot be read.
+    """
+
+def describe_kv_events(payload: bytes) -> dict[str, Any]:
+    """Says what is in a batch of cache events, without tokens and hashes: for watching engines.
+
+    Args:
+        payload: The message of vLLM or SGLang as it came (third ZMQ frame), msgpack.
+
+    Returns:
+        `timestamp_s` (of the engine's clock), `rank` (int or None), `stored_blocks`, `removed_blocks`, `cleared`,
+        `unknown_events` (of a kind that is skipped), `left_out_events` (known, but not about the device's cache),
+        `block_tokens` (of the last stored block, or None).
+
+    Raises:
+        InvalidArgument: The message cannot be read.
+    """
 
 @final
 class Prompt:
@@ -170,7 +201,8 @@ class Decision:
 
         Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`. Held: `no_replica`,
         `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
-        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `no_replica`.
+        `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `unconfirmed`,
+        `session_ended`.
         """
 
     @property
@@ -500,6 +532,8 @@ class Router:
         control_period_s: Time between control steps, s; inf = never due by time.
         turn_ttl_s: Silence after which a running turn is given up, s.
         session_ttl_s: Idleness after which a session ends, s.
+        infer_sessions: A prompt that is submitted without a session continues the session whose whole history it begins
+            with, else it begins one that stays (docs/decisions/012). Otherwise it is a session by itself.
         record: A snapshot or a journal to go on from; all other arguments but `now` come from it.
         now: Time at which it goes on, s.
 
@@ -521,6 +555,7 @@ class Router:
         control_period_s: float = 1.0,
         turn_ttl_s: float = 7200.0,
         session_ttl_s: float = 3600.0,
+        infer_sessions: bool = False,
         record: bytes | None = None,
         now: float | None = None,
     ) -> Self: ...
@@ -560,7 +595,8 @@ class Router:
             prompt_tokens: Prompt length, tokens, where ids are not known.
             turn: The caller's id of the turn; generated when absent.
             attempt: Number of the attempt.
-            session: The session; absent = a session of this turn alone.
+            session: The session; absent = a session of this turn alone, or with `infer_sessions` the one that the
+                prompt continues.
             parent: The session that waits for this one, as an agent does for its sub-agents: while it lives, this one
                 counts in no cap of sessions, and what its ancestors hold idle may be reclaimed for it.
             workload: The workload; absent = the session's, else the first one.
@@ -751,7 +787,9 @@ class Router:
         """
 
     def end_session(self, session: str, *, completed: bool = True, now: float | None = None) -> Outcome:
-        """End a session: open turns are aborted, its charge is gone. Never fails for an unknown session.
+        """End a session: its charge is gone. Never fails for an unknown session.
+
+        Turns that are open, held or running, are aborted and leave by `drain` as lost, `session_ended`.
 
         Args:
             session: The session.
@@ -854,6 +892,8 @@ class Router:
 
     def owner_lost(self, owner: str, *, now: float | None = None) -> Outcome:
         """End every session of an owner that is gone, uncounted in the mixture. Never fails for an unknown owner.
+
+        Their open turns leave by `drain` as lost, `session_ended`: whoever waits for one is told.
 
         Args:
             owner: The owner, as `submit` was told.
@@ -1085,6 +1125,110 @@ class Router:
     @property
     def workloads(self) -> tuple[str, ...]:
         """Names of the workloads, in row order."""
+
+@final
+class ModelEngine:
+    """One model engine for a server: paged KV with a prefix cache, chunked prefill, continuous batching, preemption.
+
+    It owns no clock: the caller says how late it is. The next token is a hash of all tokens before it and of the seeds,
+    a byte of lower-case text; equal prompts are answered alike.
+
+    Args:
+        engine: Step times, see `engines`.
+        kv_tokens: KV capacity, tokens; rounded down to whole blocks.
+        block_tokens: Block size, tokens.
+        seed: Seed of all output.
+        dialect: Form of `kv_batches`: "vllm" or "sglang".
+
+    Raises:
+        InvalidArgument: Something cannot run; the message names it.
+
+    Example:
+        >>> from turnout import _core
+        >>> model = _core.ModelEngine(_core.engines()["qwen3-8b-h200"], kv_tokens=4096)
+        >>> model.submit(1, list(range(40)), max_new_tokens=3, now=0.0)
+        3
+        >>> [(request, len(tokens), cached, finished) for request, tokens, cached, _, finished in model.advance(1.0)]
+        [(1, 3, 0, True)]
+    """
+
+    def __new__(
+        cls,
+        engine: Mapping[str, float],
+        *,
+        kv_tokens: int,
+        block_tokens: int = 16,
+        seed: int = 0,
+        dialect: str = "vllm",
+    ) -> Self: ...
+    def submit(
+        self, request: int, tokens: _Tokens, *, now: float, max_new_tokens: int | None = None, seed: int = 0
+    ) -> int:
+        """A request arrives.
+
+        Args:
+            request: Its number, chosen by the caller.
+            tokens: The prompt.
+            now: Time, s.
+            max_new_tokens: Output length, tokens; None = it ends by itself after 16 to 255.
+            seed: Seed of this request's output.
+
+        Returns:
+            How many output tokens it will have.
+
+        Raises:
+            InvalidArgument: The number is in use, the prompt is empty, or the memory never holds it all.
+            InvalidTokens: Something is not a token.
+        """
+
+    def advance(self, now: float) -> list[tuple[int, list[int], int, int, bool]]:
+        """Run to a time.
+
+        Args:
+            now: Time, s.
+
+        Returns:
+            Of each request with news: its number, new output tokens, prompt tokens that were cached, how often it was
+            preempted, whether it is finished.
+        """
+
+    @property
+    def next_at(self) -> float | None:
+        """When the step in flight ends, s; None while idle."""
+
+    def abort(self, request: int, *, now: float) -> bool:
+        """End a request: at once while it waits, else at the end of the step in flight. Nothing more is told of it.
+
+        Args:
+            request: Its number.
+            now: Time, s.
+
+        Returns:
+            Whether it was open.
+        """
+
+    def flush(self, *, now: float) -> None:
+        """Forget what is cached, as after a weight update. What runs goes on.
+
+        Args:
+            now: Time, s.
+        """
+
+    def kv_batches(self, *, timestamp_s: float) -> list[bytes]:
+        """Cache events since the last call, one payload per step with news.
+
+        Args:
+            timestamp_s: Wall clock that they carry, seconds since 1970.
+
+        Returns:
+            msgpack payloads as the engines of the dialect send them.
+        """
+
+    def load_stat(self) -> bytes:
+        """The payload of SGLang's `LoadStat` message."""
+
+    def counters(self) -> dict[str, float]:
+        """The state in numbers; what ends in `_total` counts from the start."""
 
 @final
 class Simulation:

@@ -19,7 +19,7 @@ def build_app() -> typer.Typer:
     """Make the typer application.
 
     Returns:
-        The application with the commands `simulate`, `experiment`, `bench`, `replay` and `version`.
+        The application with the commands `simulate`, `experiment`, `engine`, `serve`, `bench`, `replay` and `version`.
 
     Raises:
         MissingExtra: The packages of the command are not installed.
@@ -28,8 +28,10 @@ def build_app() -> typer.Typer:
         import typer
 
         from turnout.bench import command as bench
+        from turnout.engine.command import engine
         from turnout.experiment.command import experiment
         from turnout.replay import replay
+        from turnout.server.command import serve
         from turnout.simulate.command import simulate
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "turnout":
@@ -42,11 +44,13 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(simulate)
+    app.command()(engine)
     app.command()(experiment)
     benches = typer.Typer(help="Measure on this machine, each figure beside its bound.", no_args_is_help=True)
     benches.command()(bench.index)
     app.add_typer(benches, name="bench")
     app.command()(replay)
+    app.command()(serve)
     app.command()(version)
     return app
 

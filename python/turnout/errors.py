@@ -6,6 +6,8 @@ left the state as it was.
 
 from __future__ import annotations
 
+import typing
+
 
 class TurnoutError(Exception):
     """Base of all errors of Turnout.
@@ -78,12 +80,46 @@ class RecordError(TurnoutError, ValueError):
     """A snapshot or a journal is of another version, damaged, or does not do again what it says."""
 
 
+class AnswerDiffers(RecordError):
+    """An event of a journal is answered otherwise than it was when it was recorded; the message says which."""
+
+
 class TraceError(TurnoutError, ValueError):
     """A trace file cannot be read; the message gives the line."""
 
 
 class MissingExtra(TurnoutError, ImportError):
     """An optional extra is not installed; the message says which."""
+
+
+class RouterClosed(TurnoutError, RuntimeError):
+    """The router of this shell is closed: it takes no new turns, and nobody waits in it any more."""
+
+
+class TurnNotPlaced(TurnoutError, RuntimeError):
+    """A turn that was waited for is not placed.
+
+    Attributes:
+        decision: The `turnout.Decision` that says so; None where there is none, and after pickling.
+    """
+
+    decision: typing.Any = None
+
+
+class TurnRejected(TurnNotPlaced):
+    """It can never be served like this, or the line is full: `decision.reason` says which."""
+
+
+class TurnExpired(TurnNotPlaced):
+    """It waited for its `deadline_s`."""
+
+
+class TurnLost(TurnNotPlaced):
+    """Its replica is gone, its session was ended, or nobody spoke for it in time: `decision.reason` says which."""
+
+
+class TurnEnded(TurnNotPlaced):
+    """Somebody else completed or aborted it while it was waited for."""
 
 
 class InternalError(TurnoutError, RuntimeError):

@@ -126,7 +126,8 @@ def replay(path: Path | str) -> Replayed:
         What it did.
 
     Raises:
-        RecordError: It cannot be read, is of another version or damaged, or an event is answered otherwise.
+        RecordError: It cannot be read, is of another version or damaged.
+        AnswerDiffers: An event is answered otherwise than it was.
     """
     return Replayed(**_core.replay(_read(path)))
 

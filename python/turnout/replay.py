@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path  # noqa: TC003 - typer reads the annotation
 from typing import Annotated
@@ -9,12 +10,20 @@ from typing import Annotated
 import typer
 
 from turnout import record
+from turnout.errors import AnswerDiffers
 
 
 def replay(journal: Annotated[Path, typer.Argument(help="a journal that turnout.record.JournalWriter kept")]) -> None:
-    """Do every event of a journal again, compare every answer, and say what it held. Exits with 2 where one differs."""
+    """Do every event of a journal again, compare every answer, and say what it held.
+
+    Exits with 1 where one differs, with 2 where the journal cannot be read.
+    """
     started = time.perf_counter()
-    done = record.replay(journal)
+    try:
+        done = record.replay(journal)
+    except AnswerDiffers as error:
+        print(f"turnout: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
     took = time.perf_counter() - started
     events = sum(done.events.values())
     each = f", {done.record_bytes / events:.0f} bytes and {1e6 * took / events:.1f} us each" if events else ""

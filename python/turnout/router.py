@@ -33,6 +33,8 @@ class Router(_core.Router):
         control_period_s: Time between control steps, s; inf = never due by time.
         turn_ttl_s: Silence after which a running turn is given up, s.
         session_ttl_s: Idleness after which a session ends, s.
+        infer_sessions: A prompt that is submitted without a session continues the session whose whole history it begins
+            with, else it begins one that stays (docs/decisions/012). Otherwise it is a session by itself.
 
     Raises:
         InvalidArgument: A value is out of range, or a name stands twice.
@@ -64,6 +66,7 @@ class Router(_core.Router):
         control_period_s: float = 1.0,
         turn_ttl_s: float = 7200.0,
         session_ttl_s: float = 3600.0,
+        infer_sessions: bool = False,
     ) -> Self:
         """Make the core, and keep the policy beside it."""
         if on_policy_error not in get_args(control.OnPolicyError):
@@ -83,6 +86,7 @@ class Router(_core.Router):
             control_period_s=control_period_s,
             turn_ttl_s=turn_ttl_s,
             session_ttl_s=session_ttl_s,
+            infer_sessions=infer_sessions,
         )
         router.policy = policy
         router._on_policy_error = on_policy_error

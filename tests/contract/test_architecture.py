@@ -29,7 +29,7 @@ ALLOWED = {
     "turnout.control": POLICIES,
     "turnout.router": CONTROL,
     "turnout.record": {"turnout", "turnout._core", "turnout.errors", "turnout.router", "turnout.policies"},
-    "turnout.replay": {"typer", "turnout", "turnout.record"},
+    "turnout.replay": {"typer", "turnout", "turnout.record", "turnout.errors"},
     "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
     "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
@@ -42,6 +42,7 @@ ALLOWED = {
     "turnout.engine": {"starlette", "uvicorn", "msgspec", "zmq", "typer", "turnout.engine", *SIMULATE},
     "turnout.client": {"aiohttp", "msgspec", "turnout.client", *SHELL},
     "turnout.server": {
+        "numpy",
         "starlette",
         "uvicorn",
         "msgspec",
@@ -52,7 +53,16 @@ ALLOWED = {
         *FEEDS,
     },
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
-    "turnout.cli": {"typer", "turnout", "turnout.bench", "turnout.experiment", "turnout.replay", *SIMULATE},
+    "turnout.cli": {
+        "typer",
+        "turnout",
+        "turnout.server",
+        "turnout.bench",
+        "turnout.engine",
+        "turnout.experiment",
+        "turnout.replay",
+        *SIMULATE,
+    },
 }
 """By part of the package: what it may import beside the standard library."""
 

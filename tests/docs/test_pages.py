@@ -20,7 +20,10 @@ def blocks(page: str) -> list[str]:
     return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/policies.md", "docs/prefix-index.md", "docs/record.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/engine.md", "docs/feeds.md", "docs/policies.md", "docs/prefix-index.md", "docs/record.md"],
+)
 def test_code_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = blocks(page)
     assert found

@@ -110,7 +110,10 @@ class RouterLaws(RuleBasedStateMachine):
     def end(self, session: str, completed: bool) -> None:
         expected = "done" if session in self.model.sessions else "unknown"
         assert self.router.end_session(session, completed=completed, now=self.now).status == expected
-        self.model.end_session(session)
+        open_turns = self.model.end_session(session)
+        told = self.router.drain()
+        assert sorted(word.turn for word in told if word.reason == "session_ended") == sorted(open_turns)
+        self.hear([word for word in told if word.reason != "session_ended"])
 
     @rule(name=replicas)
     def lose(self, name: str) -> None:

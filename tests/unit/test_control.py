@@ -54,7 +54,7 @@ def test_limits_reach_the_core(router: Router) -> None:
     assert (state.steps, state.failures, state.last_error) == (1, 0, "")
     assert [submit(router, name) for name in "abc"] == [True, True, False]
     router.end_session("a", now=1.0)
-    assert [decision.turn for decision in router.drain()] == ["c"]
+    assert [(word.turn, word.status) for word in router.drain()] == [("a", "lost"), ("c", "placed")]
 
 
 def test_view_shows_the_router(router: Router) -> None:

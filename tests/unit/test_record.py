@@ -10,7 +10,7 @@ import pytest
 import turnout
 from turnout import policies, record
 from turnout.cli import main
-from turnout.errors import RecordError
+from turnout.errors import AnswerDiffers, RecordError
 from turnout.policies import Limits
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_damage_is_refused() -> None:
         (b"", "these 0 bytes are no snapshot"),
         (snapshot[:-1], "checksum differs"),
         (snapshot[:100] + bytes([snapshot[100] ^ 1]) + snapshot[101:], "checksum differs"),
-        (snapshot[:8] + b"\x63\x00" + snapshot[10:], "format version 99, accepted is 1"),
+        (snapshot[:8] + b"\x63\x00" + snapshot[10:], "format version 99, accepted is 2"),
     ]:
         with pytest.raises(RecordError, match=problem):
             turnout.Router.restore(damaged)
@@ -116,11 +116,35 @@ def test_a_journal_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
     assert record.replay(path).torn_bytes > 0
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(RecordError, match="damaged at byte"):
+        record.replay(path)  # it is all there: no crash did this
     monkeypatch.setattr("sys.argv", ["turnout", "replay", str(tmp_path / "absent")])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_another_answer_is_told_from_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recorded(kv_tokens: float) -> tuple[bytes, bytes]:
+        router = turnout.Router([turnout.Replica("r", kv_tokens=kv_tokens)], hash_key=bytes(16))
+        router.start_journal()
+        beginning = router.take_journal()
+        router.submit(np.arange(5_000), session="s", now=1.0)
+        return beginning, router.take_journal()
+
+    path = tmp_path / "mixed.journal"
+    path.write_bytes(recorded(4_000)[0] + recorded(8_000)[1])
+    with pytest.raises(AnswerDiffers, match=r"event 1 \(submit"):
+        record.restore(path)
+    monkeypatch.setattr("sys.argv", ["turnout", "replay", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "answered otherwise" in capsys.readouterr().err
 
 
 def test_no_token_of_a_prompt_is_in_a_journal() -> None:

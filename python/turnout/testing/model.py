@@ -164,12 +164,18 @@ class Model:
         """Start a session on the history of another."""
         self.sessions[child] = Session(history=self.sessions[session].history)
 
-    def end_session(self, session: str) -> None:
-        """End a session and its open turns."""
+    def end_session(self, session: str) -> list[str]:
+        """End a session and its open turns.
+
+        Returns:
+            Those turns.
+        """
         known = self.sessions.get(session)
-        for turn in list(known.open) if known else []:
+        ended = list(known.open) if known else []
+        for turn in ended:
             self.abort(turn, ())
         self.sessions.pop(session, None)
+        return ended
 
     def add_replica(self, name: str) -> None:
         """Add a replica with an empty cache; one that exists stays as it is."""

@@ -180,11 +180,13 @@ class Player:
             turn.status, turn.ended_at = "ended", self.now
 
     def _session_ended(self, session: str) -> None:
-        for turn in self.turns.values():
+        """Whoever waits for a turn of the session is told that it is over."""
+        self._hear(ended=session)
+        for name, turn in self.turns.items():
             if turn.session == session and turn.open:
-                turn.status, turn.ended_at = "ended", self.now
+                self.subject.breaks(f"I4: {name} is {turn.status}, its session was ended and nobody was told")
 
-    def _hear(self) -> None:
+    def _hear(self, ended: str | None = None) -> None:
         """Take what left by the outbox: each word is about a turn that was open, once."""
         for word in self.router.drain():
             turn = self.turns.get(word.turn)
@@ -192,6 +194,8 @@ class Player:
             if turn is None or turn.status not in expected or turn.attempt != word.attempt:
                 was = turn.status if turn else "never asked for"
                 self.subject.breaks(f"I4: {word.turn} leaves the outbox as {word.status} and was {was}")
+            if word.reason == "session_ended" and turn.session != ended:
+                self.subject.breaks(f"I13: {word.turn} was {turn.status} and is cut, though nobody ended its session")
             if word.placed:
                 turn.status, turn.replica = "placed", word.replica
                 self.told.append(word)

@@ -30,6 +30,7 @@ fn describe(error: &Error) -> (&'static str, String, String, String) {
             ("PolicyError", argument, value.clone(), (*accepted).into())
         }
         Error::Record { problem } => ("RecordError", "record".into(), problem.clone(), "a whole snapshot or journal of this format version".into()),
+        Error::Differs { event, .. } => ("AnswerDiffers", "record".into(), (*event).into(), "a journal of the same version of Turnout".into()),
         other => ("InternalError", String::new(), other.to_string(), String::new()),
     }
 }
@@ -51,6 +52,13 @@ pub(crate) fn invalid(argument: &'static str, value: impl Into<String>, accepted
 pub(crate) fn payload_error(error: turnout_wire::WireError) -> PyErr {
     let text = error.to_string();
     raise("InvalidArgument", format!("payload: {text}"), "payload".into(), text, "a batch of cache events of vLLM or SGLang, in msgpack".into())
+}
+
+/// A load report cannot be read.
+#[allow(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
+pub(crate) fn load_error(error: turnout_wire::WireError) -> PyErr {
+    let text = error.to_string();
+    raise("InvalidArgument", format!("payload: {text}"), "payload".into(), text, "a load report of SGLang, in msgpack".into())
 }
 
 /// Tokens cannot be read.

@@ -19,8 +19,15 @@ pub(crate) fn hashed<'a>(object: &'a Bound<'_, PyAny>, argument: &'static str, h
 /// What a turn asks, hashed or read before the lock.
 pub(crate) enum Input<'a> {
     Prompt(Hashed<'a>),
-    Append { base_tokens: u64, tokens: Vec<u32> },
-    Count { prompt_tokens: u64 },
+    /// With its tokens: the session that it continues is looked for.
+    Raw(CorePrompt, Vec<u32>),
+    Append {
+        base_tokens: u64,
+        tokens: Vec<u32>,
+    },
+    Count {
+        prompt_tokens: u64,
+    },
 }
 
 impl<'a> Input<'a> {
@@ -47,9 +54,26 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Reads a prompt whose tokens are needed beside its fingerprints; everything else as it is.
+    pub(crate) fn keep_tokens(self, prompt: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        match (self, prompt) {
+            (Self::Prompt(Hashed::Own(core)), Some(object)) => Ok(Self::Raw(core, tokens::read(object, "prompt")?)),
+            (input, _) => Ok(input),
+        }
+    }
+
+    /// The tokens that [`Self::keep_tokens`] kept.
+    pub(crate) fn tokens(&self) -> Option<&[u32]> {
+        match self {
+            Self::Raw(_, tokens) => Some(tokens),
+            _ => None,
+        }
+    }
+
     pub(crate) fn get(&self) -> TurnInput<'_> {
         match self {
             Self::Prompt(hashed) => TurnInput::Prompt(hashed.get()),
+            Self::Raw(prompt, _) => TurnInput::Prompt(prompt),
             Self::Append { base_tokens, tokens } => TurnInput::Append { base_tokens: *base_tokens, tokens },
             Self::Count { prompt_tokens } => TurnInput::Count { prompt_tokens: *prompt_tokens },
         }

@@ -6,12 +6,14 @@ mod decision;
 mod errors;
 mod input;
 mod limits;
+mod model_engine;
 mod prefix_index;
 mod prompt;
 mod router;
 mod simulation;
 mod tokens;
 mod view;
+mod wire;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -34,6 +36,8 @@ mod _core {
     #[pymodule_export]
     use super::decision::{Decision, Outcome, Receipt};
     #[pymodule_export]
+    use super::model_engine::ModelEngine;
+    #[pymodule_export]
     use super::prefix_index::PrefixIndex;
     #[pymodule_export]
     use super::prompt::Prompt;
@@ -41,4 +45,6 @@ mod _core {
     use super::router::{Router, replay};
     #[pymodule_export]
     use super::simulation::{Simulation, engines};
+    #[pymodule_export]
+    use super::wire::{describe_kv_events, load_report};
 }

@@ -24,6 +24,7 @@ pub(crate) struct Router {
     core: Mutex<Recorder>,
     hasher: BlockHasher,
     key: HashKey,
+    infer_sessions: bool,
 }
 
 impl Router {
@@ -36,7 +37,7 @@ impl Router {
 #[pymethods]
 impl Router {
     #[new]
-    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0, record = None, now = None))]
+    #[pyo3(signature = (replicas, workloads = None, *, hash_key, block_tokens = 16, index_bytes = 4_294_967_296, seed = 0, max_held = 1_000_000, control_period_s = 1.0, turn_ttl_s = 7200.0, session_ttl_s = 3600.0, infer_sessions = false, record = None, now = None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         replicas: &Bound<'_, PyAny>,
@@ -49,19 +50,36 @@ impl Router {
         control_period_s: f64,
         turn_ttl_s: f64,
         session_ttl_s: f64,
+        infer_sessions: bool,
         record: Option<&[u8]>,
         now: Option<f64>,
     ) -> PyResult<Self> {
         if let Some(record) = record {
-            let core = Recorder::restore_any(record, time(now)?).map_err(to_py)?;
-            return Ok(Self { hasher: core.hasher().clone(), key: *core.hasher().key(), core: Mutex::new(core) });
+            let core = Recorder::restore(record, time(now)?).map_err(to_py)?;
+            return Ok(Self {
+                hasher: core.hasher().clone(),
+                key: *core.hasher().key(),
+                infer_sessions: core.infers_sessions(),
+                core: Mutex::new(core),
+            });
         }
         let none = PyTuple::empty(replicas.py());
         let fleet = arguments::fleet(replicas, workloads.unwrap_or(none.as_any()))?;
         let key = arguments::hash_key(hash_key)?;
-        let config = RouterConfig { block_tokens, index_bytes, seed, hash_key: key, max_held, control_period_s, turn_ttl_s, session_ttl_s, ..fleet };
+        let config = RouterConfig {
+            block_tokens,
+            index_bytes,
+            seed,
+            hash_key: key,
+            max_held,
+            control_period_s,
+            turn_ttl_s,
+            session_ttl_s,
+            infer_sessions,
+            ..fleet
+        };
         let core = CoreRouter::new(config).map_err(to_py)?;
-        Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(Recorder::new(core)), key })
+        Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(Recorder::new(core)), key, infer_sessions })
     }
 
     #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, parent = None, workload = None, namespace = None, max_new_tokens = None, priority = 0, candidates = None, at = None, bias = None, owner = None, hold = true, deadline_s = None, now = None))]
@@ -88,7 +106,10 @@ impl Router {
         deadline_s: Option<f64>,
         now: Option<f64>,
     ) -> PyResult<Decision> {
-        let input = Input::read(prompt, append, base_tokens, prompt_tokens, &self.hasher, &self.key)?;
+        let mut input = Input::read(prompt, append, base_tokens, prompt_tokens, &self.hasher, &self.key)?;
+        if self.infer_sessions && session.is_none() {
+            input = input.keep_tokens(prompt)?;
+        }
         let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
         let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
         let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
@@ -111,7 +132,10 @@ impl Router {
             deadline,
         };
         let now = time(now)?;
-        let decision = self.lock()?.submit(now, &submit);
+        let mut core = self.lock()?;
+        let found = input.tokens().and_then(|tokens| core.continued_session(&submit, tokens));
+        let decision = core.submit(now, &Submit { session: found.as_deref().or(session), ..submit });
+        drop(core);
         decision.map(Decision).map_err(to_py)
     }
 

@@ -181,7 +181,7 @@ pub(crate) fn engines(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(all)
 }
 
-fn read_engine(fields: &Bound<'_, PyDict>) -> PyResult<EngineModel> {
+pub(crate) fn read_engine(fields: &Bound<'_, PyDict>) -> PyResult<EngineModel> {
     let number = |name: &'static str| -> PyResult<f64> {
         let value = fields.get_item(name)?.ok_or_else(|| invalid("engine", format!("no {name:?}"), "every field of turnout.simulate.Engine"))?;
         value.extract()

@@ -76,6 +76,15 @@ pub enum Error {
         /// What is accepted instead.
         accepted: &'static str,
     },
+    /// An event of a journal is answered otherwise than it was.
+    Differs {
+        /// Which of its events, from 1.
+        number: u64,
+        /// The event's name.
+        event: &'static str,
+        /// Where its record begins.
+        byte: usize,
+    },
     /// A snapshot or a journal cannot be used: another version, damaged, or it does not do again what it says.
     Record {
         /// What was found.
@@ -105,6 +114,9 @@ impl fmt::Display for Error {
                 }
             }
             Self::Record { problem } => write!(f, "record: {problem}"),
+            Self::Differs { number, event, byte } => {
+                write!(f, "record: event {number} ({event}, byte {byte}) is answered otherwise than it was")
+            }
             Self::TurnConflict { turn, difference } => {
                 write!(f, "turn {turn:?} was submitted before with other content: {difference}; use a new turn id or a higher attempt")
             }

@@ -184,16 +184,21 @@ fn a_lost_owner_leaves_nothing() {
         let prompt = fleet.prompt(&[(first, 400)]);
         fleet.router.submit(0, &Submit { session: Some(name), owner, ..Submit::new(TurnInput::Prompt(&prompt)) }).unwrap()
     };
-    placed(&submit(&mut fleet, "a", Some("one"), 0));
+    let runs = submit(&mut fleet, "a", Some("one"), 0);
+    placed(&runs);
     placed(&submit(&mut fleet, "b", Some("two"), 10_000));
-    held(&submit(&mut fleet, "c", Some("one"), 20_000), Reason::Ceiling);
+    let waited = submit(&mut fleet, "c", Some("one"), 20_000);
+    held(&waited, Reason::Ceiling);
     let waits = submit(&mut fleet, "d", None, 30_000);
     held(&waits, Reason::Ceiling);
     // Who names a session last answers for it.
     placed(&submit(&mut fleet, "b", Some("one"), 10_000));
     placed(&submit(&mut fleet, "b", Some("two"), 10_000));
     assert_eq!(fleet.router.owner_lost(1, "one").effect, Effect::Done);
-    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [waits.turn]);
+    let words: Vec<_> = fleet.drain().into_iter().map(|word| (word.turn, word.status, word.reason)).collect();
+    let ended = |turn: &Decision| (turn.turn.clone(), Status::Lost, Reason::SessionEnded);
+    assert!(words.contains(&ended(&runs)) && words.contains(&ended(&waited)), "whoever waits is told: {words:?}");
+    assert_eq!(words[2..], [(waits.turn, Status::Placed, Reason::Admitted)]);
     assert_eq!(fleet.router.stats().live_sessions, 2);
     assert_eq!(fleet.router.owner_lost(2, "one").effect, Effect::Unknown);
 }

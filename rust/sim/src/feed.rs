@@ -20,11 +20,38 @@ pub struct Feed {
     pub loss: f64,
 }
 
+/// One cache event with what it names.
 #[derive(Debug)]
-enum Item {
+pub(crate) enum Item {
     Stored { hashes: Vec<u64>, parent: Option<u64>, tokens: Vec<u32> },
     Removed(Vec<u64>),
     Cleared,
+}
+
+impl Item {
+    /// `tokens` finds those of the chain at an address.
+    pub(crate) fn new<'a>(event: CacheEvent, block_tokens: usize, tokens: impl Fn(usize) -> &'a [u32]) -> Self {
+        match event {
+            CacheEvent::Stored { chain, from, to } => Self::Stored {
+                hashes: chain[from as usize..to as usize].to_vec(),
+                parent: from.checked_sub(1).map(|before| chain[before as usize]),
+                tokens: tokens(chain.as_ptr().addr())[from as usize * block_tokens..to as usize * block_tokens].to_vec(),
+            },
+            CacheEvent::Removed { chain, from, to } => Self::Removed(chain[from as usize..to as usize].iter().rev().copied().collect()),
+            CacheEvent::Cleared => Self::Cleared,
+        }
+    }
+
+    /// As the router takes it.
+    pub(crate) fn told(&self, block_tokens: u32) -> Told<'_> {
+        match self {
+            Self::Stored { hashes, parent, tokens } => {
+                Told::Stored { namespace: "", hashes, parent: *parent, tokens, block_tokens, group: 0, whole_context: true, extra: &[] }
+            }
+            Self::Removed(hashes) => Told::Removed { hashes, group: 0 },
+            Self::Cleared => Told::Cleared,
+        }
+    }
 }
 
 /// The events of one step.
@@ -49,15 +76,7 @@ impl Publisher {
         if events.is_empty() {
             return false;
         }
-        let item = |event| match event {
-            CacheEvent::Stored { chain, from, to } => Item::Stored {
-                hashes: chain[from as usize..to as usize].to_vec(),
-                parent: from.checked_sub(1).map(|before| chain[before as usize]),
-                tokens: tokens(chain.as_ptr().addr())[from as usize * block_tokens..to as usize * block_tokens].to_vec(),
-            },
-            CacheEvent::Removed { chain, from, to } => Item::Removed(chain[from as usize..to as usize].iter().rev().copied().collect()),
-            CacheEvent::Cleared => Item::Cleared,
-        };
+        let item = |event| Item::new(event, block_tokens, &tokens);
         self.under_way.push_back(Batch { at, sequence: self.next, items: events.into_iter().map(item).collect() });
         self.next += 1;
         true
@@ -86,17 +105,7 @@ impl Publisher {
 
 /// Gives a batch to the router; `false` when others before it are missing.
 fn hand_over(now: Nanos, router: &mut Router, replica: &str, block_tokens: u32, batch: &Batch) -> Result<bool> {
-    let told: Vec<Told<'_>> = batch
-        .items
-        .iter()
-        .map(|item| match item {
-            Item::Stored { hashes, parent, tokens } => {
-                Told::Stored { namespace: "", hashes, parent: *parent, tokens, block_tokens, group: 0, whole_context: true, extra: &[] }
-            }
-            Item::Removed(hashes) => Told::Removed { hashes, group: 0 },
-            Item::Cleared => Told::Cleared,
-        })
-        .collect();
+    let told: Vec<Told<'_>> = batch.items.iter().map(|item| item.told(block_tokens)).collect();
     let outcome = router.cache_events(now, replica, 0, batch.sequence, &told)?;
     Ok(!matches!(outcome.effect, Effect::Gap { .. }))
 }

@@ -10,3 +10,4 @@ mod hash;
 pub mod metrics;
 mod results;
 pub mod scenario;
+pub mod serving;

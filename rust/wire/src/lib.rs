@@ -1,5 +1,5 @@
 //! Decoder of what inference engines publish about their KV caches: the msgpack payloads (third `ZeroMQ` frame) of vLLM and
-//! `SGLang`. No I/O: bytes in, events out.
+//! `SGLang`; and an encoder of the same, for engines that are built in. No I/O: bytes in, events out.
 //!
 //! Both forms are read, by position (vLLM up to 0.23, `SGLang` up to 0.5.19) and by name (later versions). Fields, positions and
 //! kinds of event that are not known are skipped, so that a newer engine stays readable; whatever is malformed is refused.
@@ -24,6 +24,7 @@
 
 mod batch;
 mod cache;
+mod encode;
 mod error;
 mod event;
 mod extra;
@@ -33,6 +34,7 @@ mod reader;
 
 pub use batch::decode_batch;
 pub use cache::DeviceEvents;
+pub use encode::{Dialect, encode_batch, encode_load};
 pub use error::{Place, Result, WireError};
 pub use event::{Batch, Block, Event, Hash, Medium, Removed, Stored};
 pub use extra::ExtraKeys;

@@ -69,10 +69,8 @@ fn next<'a>(from: &mut Reader<'a>) -> Next<'a> {
     if sum == (checksum(content) as u32).to_le_bytes() {
         *from = rest;
         Next::Content(content)
-    } else if rest.left() == 0 {
-        // The last one: a crash may have left its room with other bytes.
-        Next::Torn
     } else {
+        // It is all there, so no crash cut it short: the last one as well.
         Next::Damaged
     }
 }
@@ -80,8 +78,8 @@ fn next<'a>(from: &mut Reader<'a>) -> Next<'a> {
 /// Does every event of a journal again and compares the answers.
 ///
 /// # Errors
-/// [`Error::Record`] for what is no journal, is of another version or is damaged, naming the byte, and for the first event that
-/// is answered otherwise than it was.
+/// [`Error::Record`] for what is no journal, is of another version or is damaged, naming the byte; for the first event that
+/// is answered otherwise than it was, [`Error::Differs`].
 #[allow(clippy::missing_panics_doc, reason = "8 bytes are 8 bytes")]
 pub fn replay(bytes: &[u8]) -> Result<Replayed> {
     let rest = after_header(JOURNAL, "journal", bytes)?;
@@ -108,7 +106,7 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed> {
         let found = recorder.redo(now, &event, &mut decisions)?;
         *events.entry(event.name()).or_insert(0) += 1;
         if found != digest {
-            return refuse(format!("event {number} ({}, byte {at}) is answered otherwise than it was", event.name()));
+            return Err(Error::Differs { number, event: event.name(), byte: at });
         }
     }
     let record_bytes = (records.len() as u64) - torn_bytes;

@@ -53,19 +53,11 @@ impl Recorder {
         Self { router, shift: 0, journal: None }
     }
 
-    /// Goes on where a snapshot was taken, in a process whose clock reads `now`.
-    ///
-    /// # Errors
-    /// As [`Router::restore`].
-    pub fn restore(snapshot: &[u8], now: Nanos) -> Result<Self> {
-        Router::restore(snapshot).map(|router| Self::at(router, now))
-    }
-
-    /// Goes on where a snapshot was taken or a journal ends, whichever it is.
+    /// Goes on where a snapshot was taken or a journal ends, whichever it is, in a process whose clock reads `now`.
     ///
     /// # Errors
     /// As [`Router::restore`] and [`journal::replay`].
-    pub fn restore_any(record: &[u8], now: Nanos) -> Result<Self> {
+    pub fn restore(record: &[u8], now: Nanos) -> Result<Self> {
         let router = if journal::is_journal(record) { journal::replay(record)?.router } else { Router::restore(record)? };
         Ok(Self::at(router, now))
     }
@@ -112,9 +104,9 @@ impl Recorder {
     /// Runs one event; writes it down where a journal is kept, unless it was refused before anything changed.
     fn run<T: super::codec::Record>(&mut self, now: Nanos, event: impl FnOnce() -> Event, call: impl FnOnce(&mut Router) -> Result<T>) -> Result<T> {
         let Some(journal) = &mut self.journal else { return call(&mut self.router) };
-        let before = (self.router.seq(), self.router.stats().mismatches);
+        let before = self.router.changes();
         let answer = call(&mut self.router);
-        if answer.is_ok() || before != (self.router.seq(), self.router.stats().mismatches) {
+        if answer.is_ok() || before != self.router.changes() {
             journal::append(&mut journal.bytes, elapsed(journal.at, now), &event(), digest(&answer));
             journal.at = now;
         }

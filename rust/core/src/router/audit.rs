@@ -22,9 +22,19 @@ impl Router {
             .audit()
             .and_then(|()| self.audit_ledger())
             .and_then(|()| self.audit_states())
+            .and_then(|()| self.audit_history_ends())
             .and_then(|()| self.audit_counters())
             .and_then(|()| self.audit_line())
             .map_err(|problem| Error::Internal { problem })
+    }
+
+    fn audit_history_ends(&self) -> std::result::Result<(), String> {
+        let expected = self.expected_history_ends();
+        if expected == self.history_ends {
+            Ok(())
+        } else {
+            Err(format!("{} ends of histories, expected {}", self.history_ends.len(), expected.len()))
+        }
     }
 
     fn audit_ledger(&self) -> std::result::Result<(), String> {

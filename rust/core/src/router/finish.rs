@@ -99,7 +99,9 @@ impl Router {
         }
         self.closed.insert(self.now, id, attempt, ending);
         self.forget_turn(turn);
-        if self.sessions[session].single_turn {
+        let state = &self.sessions[session];
+        let stays = self.infer_sessions && (state.history_tokens > 0 || !state.open.is_empty() || ending == Ending::Replaced);
+        if state.single_turn && !stays {
             self.finish_session(session, ending == Ending::Completed);
         }
     }
@@ -234,10 +236,9 @@ impl Router {
         let session = &mut self.sessions[state.session];
         session.open.retain(|&other| other != turn);
         if session.open.is_empty() {
-            self.quiet.remove(&(session.last_activity, state.session));
             session.last_activity = self.now;
-            self.quiet.insert((self.now, state.session));
             self.paused_paths |= session.home.is_none();
+            self.fall_quiet(state.session);
         }
     }
 

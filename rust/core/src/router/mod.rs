@@ -13,6 +13,7 @@ mod feeds;
 mod finish;
 mod fit;
 mod fleet;
+mod infer;
 mod limits;
 mod observe;
 mod owners;
@@ -133,6 +134,7 @@ pub struct Router {
     control_period: Option<Nanos>,
     turn_ttl: Nanos,
     session_ttl: Nanos,
+    infer_sessions: bool,
 
     now: Nanos,
     seq: u64,
@@ -177,6 +179,8 @@ pub struct Router {
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
     quiet: BTreeSet<(Nanos, u32)>,
+    /// Ends of their histories, where a prompt may continue a session that its caller does not name.
+    history_ends: BTreeSet<infer::HistoryEnd>,
     /// Pumps so far.
     pumps: u64,
     /// Something changed that concerns every replica.
@@ -228,6 +232,7 @@ impl Router {
             control_period,
             turn_ttl: nanos(period("turn_ttl_s", config.turn_ttl_s)?),
             session_ttl: nanos(period("session_ttl_s", config.session_ttl_s)?),
+            infer_sessions: config.infer_sessions,
             now: 0,
             seq: 0,
             admissions: 0,
@@ -261,6 +266,7 @@ impl Router {
             reattach_until: None,
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
+            history_ends: BTreeSet::new(),
             pumps: 0,
             all_changed: true,
             just_reserved: Vec::new(),
@@ -445,6 +451,7 @@ record!(Router {
     control_period,
     turn_ttl,
     session_ttl,
+    infer_sessions,
     now,
     seq,
     admissions,
@@ -478,6 +485,7 @@ record!(Router {
     reattach_until,
     silence,
     quiet,
+    history_ends,
     pumps,
     all_changed,
     just_reserved,

@@ -139,12 +139,14 @@ impl Router {
             }
             let trunk = state.trunk;
             let root = self.index.tree.ancestor(trunk, 0);
+            self.wake_up(session);
             self.index.tree.anchor(root);
             self.index.unanchor(trunk);
             let state = &mut self.sessions[session];
             state.trunk = root;
             state.tail = Vec::new();
             state.known_tokens = 0;
+            self.fall_quiet(session);
             self.stats.paths_dropped += 1;
             any = true;
             if before - self.index.tree.blocks() >= blocks {

@@ -102,6 +102,17 @@ impl Router {
         }
     }
 
+    /// Moves with every event that changed anything: its number, and the refusals that are counted.
+    pub(crate) fn changes(&self) -> (u64, u64) {
+        (self.seq, self.stats.mismatches)
+    }
+
+    /// Whether a turn without a session continues another one.
+    #[must_use]
+    pub fn infers_sessions(&self) -> bool {
+        self.infer_sessions
+    }
+
     /// Number of the last event.
     #[must_use]
     pub fn seq(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::Router;
 use super::trunks::ClaimEnds;
-use super::types::{Completion, Effect, Outcome};
+use super::types::{Effect, Outcome, Reason, Status};
 use crate::error::{Error, Result};
 use crate::sessions::Ending;
 
@@ -37,16 +37,18 @@ impl Router {
         let (trunk, tail, history_tokens, known_tokens) = (state.trunk, state.tail.clone(), state.history_tokens, state.known_tokens);
         let slot = self.add_session(child.into(), workload, namespace, false);
         self.index.tree.anchor(trunk);
+        self.wake_up(slot);
         let state = &mut self.sessions[slot];
         let empty = std::mem::replace(&mut state.trunk, trunk);
         (state.root, state.tail, state.history_tokens, state.known_tokens) = (root, tail, history_tokens, known_tokens);
         self.index.unanchor(empty);
+        self.fall_quiet(slot);
         self.paused_paths = true;
         self.pump(None);
         Ok(Outcome { seq, effect: Effect::Done })
     }
 
-    /// Ends a session: its open turns are aborted, its charge is gone. `completed = false` is not counted in the mixture.
+    /// Ends a session: its open turns are aborted and leave by the outbox, its charge is gone. `completed = false` is not counted in the mixture.
     /// Never fails for an unknown session.
     ///
     /// # Errors
@@ -68,7 +70,7 @@ impl Router {
         // Marked so that closing its last turn does not end it a second time.
         self.sessions[session].single_turn = false;
         for turn in self.sessions[session].open.clone() {
-            self.close(turn, Ending::Aborted, &Completion::default());
+            self.drop_turn(turn, Ending::Aborted, Status::Lost, Reason::SessionEnded);
         }
         let grown = self.grown_tokens(session);
         if let Some(home) = self.sessions[session].home {
@@ -95,8 +97,8 @@ impl Router {
     /// Removes a session from the tables. It must be off the books, without open turns.
     pub(super) fn forget_session(&mut self, session: u32) {
         self.disown(session);
+        self.wake_up(session);
         let state = self.sessions.remove(session);
-        self.quiet.remove(&(state.last_activity, session));
         self.session_slots.remove(&state.id);
         self.index.unanchor(state.trunk);
         if self.sessions.len() == 0 {

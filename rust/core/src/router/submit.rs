@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::sessions::{Ending, Session, Tried, Turn, TurnState, Verdict};
 use crate::units::MAX_SEQUENCE_TOKENS;
 
+/// How the names of sessions begin that their callers did not name.
+const UNNAMED: &str = "\u{0}anonymous-";
+
 /// A request whose names have been looked up. Nothing has changed yet.
 pub(super) struct Named {
     workload: Option<u32>,
@@ -317,9 +320,11 @@ impl Router {
             return slot;
         }
         self.generated += 1;
-        let id: Arc<str> = submit.session.map_or_else(|| format!("\u{0}anonymous-{}", self.generated).into(), Into::into);
+        let id: Arc<str> = submit.session.map_or_else(|| format!("{UNNAMED}{}", self.generated).into(), Into::into);
         let namespace: Arc<str> = submit.namespace.unwrap_or_default().into();
-        self.add_session(id, named.workload.unwrap_or(0), namespace, submit.session.is_none())
+        // One that was inferred and that a timer of this very event has ended begins anew.
+        let unnamed = submit.session.is_none_or(|name| self.infer_sessions && name.starts_with(UNNAMED));
+        self.add_session(id, named.workload.unwrap_or(0), namespace, unnamed)
     }
 
     /// A session without history, its empty trunk anchored.
@@ -358,7 +363,7 @@ impl Router {
         };
         let slot = self.sessions.insert(session);
         self.session_slots.insert(id, slot);
-        self.quiet.insert((self.now, slot));
+        self.fall_quiet(slot);
         slot
     }
 
@@ -415,10 +420,10 @@ impl Router {
         };
         let slot = self.turns.insert(turn);
         self.turn_slots.insert(id, slot);
-        let state = &mut self.sessions[session];
-        if state.open.is_empty() {
-            self.quiet.remove(&(state.last_activity, session));
+        if self.sessions[session].open.is_empty() {
+            self.wake_up(session);
         }
+        let state = &mut self.sessions[session];
         state.open.push(slot);
         state.last_activity = self.now;
         slot

@@ -77,6 +77,9 @@ pub struct RouterConfig {
     pub turn_ttl_s: f64,
     /// Seconds of idleness after which a session is ended.
     pub session_ttl_s: f64,
+    /// A turn without a session continues the one whose history its prompt continues, else begins one that stays; see
+    /// [`super::Router::continued_session`]. Otherwise it is a session by itself.
+    pub infer_sessions: bool,
 }
 
 impl Default for RouterConfig {
@@ -92,6 +95,7 @@ impl Default for RouterConfig {
             control_period_s: 1.0,
             turn_ttl_s: 7200.0,
             session_ttl_s: 3600.0,
+            infer_sessions: false,
         }
     }
 }
@@ -129,7 +133,7 @@ pub struct Submit<'a> {
     pub turn: Option<&'a str>,
     /// Number of this attempt; a higher one aborts the earlier.
     pub attempt: u32,
-    /// The session; absent = a session of this turn alone.
+    /// The session; absent = a session of this turn alone, or with `infer_sessions` one that stays.
     pub session: Option<&'a str>,
     /// The workload; absent = that of the session, else the first one.
     pub workload: Option<&'a str>,
@@ -268,6 +272,8 @@ pub enum Reason {
     Unconfirmed,
     /// Lost: the turn was silent for longer than `turn_ttl_s`.
     Silent,
+    /// Lost: its session was ended, or its owner is gone.
+    SessionEnded,
 }
 
 impl Reason {
@@ -296,6 +302,7 @@ impl Reason {
             Self::ReplicaLost => "replica_lost",
             Self::Unconfirmed => "unconfirmed",
             Self::Silent => "silent",
+            Self::SessionEnded => "session_ended",
         }
     }
 }
@@ -420,7 +427,7 @@ pub enum WeightsMode {
 record!(ReplicaConfig { name, kv_tokens, prefill_tokens_per_s, decode_s_per_kv_token, block_tokens });
 record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s });
 record!(Status as status: Placed = 0, Held = 1, Rejected = 2, Expired = 3, Lost = 4);
-record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20);
+record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20, SessionEnded = 21);
 record!(Receipt {
     prompt_tokens,
     matched_tokens,

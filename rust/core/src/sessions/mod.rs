@@ -22,7 +22,7 @@ pub(crate) struct Session {
     /// The caller's namespace; with the salt of the moment it names the root.
     pub(crate) namespace: Arc<str>,
     pub(crate) root: Arc<str>,
-    /// Ends with its only turn: the caller named no session.
+    /// The caller named no session: it ends with its only turn, or, where sessions are inferred, when nothing of it is left.
     pub(crate) single_turn: bool,
     /// The session that waits for this one, by name: it may have ended.
     pub(crate) parent: Option<Arc<str>>,

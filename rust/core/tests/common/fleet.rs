@@ -50,10 +50,12 @@ impl Fleet {
         self.router.complete(now, &decision.turn, &Completion { output: Some(&tokens), ..Completion::default() }).unwrap();
     }
 
-    /// Ends a session and answers who was placed by it.
+    /// Ends a session and answers who was placed by it; its own open turns, which are told as well, are left out.
     pub(crate) fn end(&mut self, now: u64, session: &str) -> Vec<Decision> {
         self.router.end_session(now, session, true).unwrap();
-        self.drain()
+        let mut told = self.drain();
+        told.retain(|decision| decision.reason != Reason::SessionEnded);
+        told
     }
 
     pub(crate) fn drain(&mut self) -> Vec<Decision> {

@@ -214,6 +214,7 @@ impl Caller {
             block_tokens: BLOCK,
             seed,
             session_ttl_s: 40.0,
+            infer_sessions: seed.is_multiple_of(2),
             turn_ttl_s: 60.0,
             max_held: 8,
             ..RouterConfig::default()
@@ -499,7 +500,8 @@ impl Caller {
             words.push(format!("{decision:?}"));
             self.note(&decision);
             self.expired += u64::from(decision.status == Status::Expired);
-            self.lost += u64::from(decision.status == Status::Lost);
+            // Turns of a session that its caller ended are told as lost and counted as aborted.
+            self.lost += u64::from(decision.status == Status::Lost && decision.reason != Reason::SessionEnded);
             match decision.status {
                 Status::Placed => {
                     prop_assert!(self.waiting.remove(&decision.turn) || !self.open.contains(&decision.turn), "{decision:?} was not waiting");

@@ -118,6 +118,8 @@ pub struct BlockCache {
     blocks: u32,
     /// What happened since the listener looked last; `None` while nobody listens.
     pub events: Option<Vec<CacheEvent>>,
+    /// Whether it tells of what it keeps and does not find, too: second copies, and what was in use when all was forgotten.
+    pub tells_copies: bool,
 }
 
 impl BlockCache {
@@ -125,7 +127,7 @@ impl BlockCache {
     #[must_use]
     pub fn new(blocks: u32) -> Self {
         let (runs, spare, by_first) = (Vec::new(), Vec::new(), HashMap::default());
-        let mut cache = Self { runs, spare, by_first, head: NONE, tail: NONE, free: 0, blocks, events: None };
+        let mut cache = Self { runs, spare, by_first, head: NONE, tail: NONE, free: 0, blocks, events: None, tells_copies: true };
         cache.push_blank(blocks);
         cache
     }
@@ -134,6 +136,18 @@ impl BlockCache {
     #[must_use]
     pub fn free_blocks(&self) -> u32 {
         self.free
+    }
+
+    /// Blocks that nobody uses and whose content is still found. Costs steps per run in the queue.
+    #[must_use]
+    pub fn evictable_blocks(&self) -> u32 {
+        let (mut blocks, mut at) = (0, self.head);
+        while at != NONE {
+            let run = &self.runs[at as usize];
+            blocks += if run.chain.is_some() { run.len() } else { 0 };
+            at = run.next;
+        }
+        blocks
     }
 
     /// All blocks.
@@ -204,16 +218,25 @@ impl BlockCache {
 
     /// Notes that the table's next blank blocks are full and computed: those of `chain[from..to]`.
     pub fn computed(&mut self, table: &mut Table, chain: &Chain, from: u32, to: u32) {
-        if let Some(events) = &mut self.events {
-            events.push(CacheEvent::Stored { chain: chain.clone(), from, to });
+        if self.tells_copies {
+            self.tell_stored(chain, from, to);
         }
         table.blank -= to - from;
         let mut at = from;
         while at < to {
             let copy = self.copied_to(table, chain, at).min(to);
             let end = if copy > at { copy } else { to };
+            if copy == at && !self.tells_copies {
+                self.tell_stored(chain, at, end);
+            }
             self.append(table, chain, (at, end), copy == at);
             at = end;
+        }
+    }
+
+    fn tell_stored(&mut self, chain: &Chain, from: u32, to: u32) {
+        if let Some(events) = &mut self.events {
+            events.push(CacheEvent::Stored { chain: chain.clone(), from, to });
         }
     }
 
@@ -299,7 +322,7 @@ impl BlockCache {
             let gone = blocks.min(state.len());
             state.to -= gone;
             blocks -= gone;
-            if let (Some(events), Some(chain)) = (&mut self.events, &state.chain) {
+            if let (Some(events), Some(chain), true) = (&mut self.events, &state.chain, state.found || self.tells_copies) {
                 events.push(CacheEvent::Removed { chain: chain.clone(), from: state.to, to: state.to + gone });
             }
             if state.len() == 0 {

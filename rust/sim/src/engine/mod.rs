@@ -7,6 +7,7 @@
 pub mod cache;
 mod decoding;
 pub mod model;
+mod serve;
 
 use std::collections::VecDeque;
 
@@ -77,7 +78,7 @@ pub enum Event {
         /// The request.
         id: u64,
     },
-    /// All output is there.
+    /// It has left: all output is there, or it was aborted.
     Finished {
         /// The request.
         id: u64,
@@ -114,12 +115,16 @@ pub struct Engine {
     decoding: Decoding,
     admissions: u64,
     plan: Option<Plan>,
+    /// Requests that leave at the end of the step in flight.
+    aborted: Vec<u64>,
     /// Preemptions since the start.
     pub preemptions: u64,
     /// Tokens computed again after a preemption.
     pub recomputed_tokens: u64,
     /// Output tokens since the start.
     pub output_tokens: u64,
+    /// Time spent in steps with prefill since the start.
+    pub prefill_time: Nanos,
     /// Makes every decode step a plan of its own: slower, the same story. For checking the jumps.
     pub single_steps: bool,
 }
@@ -140,9 +145,11 @@ impl Engine {
             decoding: Decoding::new(block_tokens),
             admissions: 0,
             plan: None,
+            aborted: Vec::new(),
             preemptions: 0,
             recomputed_tokens: 0,
             output_tokens: 0,
+            prefill_time: 0,
             single_steps: false,
         }
     }
@@ -184,11 +191,11 @@ impl Engine {
     /// The process dies and comes back: whatever ran, waited or was cached is gone. The counters stay.
     pub fn restart(&mut self) {
         let fresh = Self::new(self.model, u64::from(self.cache.len()) * self.block_tokens, self.block_tokens);
-        let counters = (self.preemptions, self.recomputed_tokens, self.output_tokens, self.single_steps);
+        let counters = (self.preemptions, self.recomputed_tokens, self.output_tokens, self.prefill_time, self.single_steps);
         let listens = self.cache.events.is_some();
         *self = fresh;
         self.cache.events = listens.then(Vec::new);
-        (self.preemptions, self.recomputed_tokens, self.output_tokens, self.single_steps) = counters;
+        (self.preemptions, self.recomputed_tokens, self.output_tokens, self.prefill_time, self.single_steps) = counters;
     }
 
     /// New weights: nothing that is cached is found any more. What runs goes on.
@@ -210,15 +217,21 @@ impl Engine {
             table: Table::default(),
             registered: 0,
         });
-        match &mut self.plan {
-            Some(plan) if plan.chunks.is_empty() => {
-                let steps = decode_steps_until(&self.model, plan.sequences, plan.context_tokens, now.saturating_sub(plan.start)).clamp(1, plan.steps);
-                plan.steps = steps;
-                plan.end = plan.start + nanos(self.model.decode_s(plan.sequences, plan.context_tokens, steps));
-            }
-            Some(_) => {}
+        self.shorten(now);
+        if self.plan.is_none() {
             // Nothing runs, so nobody can be preempted.
-            None => self.make_plan(now, &mut Vec::new()),
+            self.make_plan(now, &mut Vec::new());
+        }
+    }
+
+    /// Ends the present plan with the step in flight.
+    fn shorten(&mut self, now: Nanos) {
+        if let Some(plan) = &mut self.plan
+            && plan.chunks.is_empty()
+        {
+            let steps = decode_steps_until(&self.model, plan.sequences, plan.context_tokens, now.saturating_sub(plan.start)).clamp(1, plan.steps);
+            plan.steps = steps;
+            plan.end = plan.start + nanos(self.model.decode_s(plan.sequences, plan.context_tokens, steps));
         }
     }
 
@@ -229,6 +242,7 @@ impl Engine {
         // Nobody has taken blocks since the plan was made, so the room it counted on is there.
         self.cache.take_blank(self.decoding.blocks_between(1, plan.steps) as u32);
         self.output_tokens += plan.sequences * plan.steps;
+        self.prefill_time += if plan.chunks.is_empty() { 0 } else { plan.end - plan.start };
         let mut news = self.decoding.advance(plan.steps);
         news.retain(|&(seq, slot)| runs(&self.slots, seq, slot));
         for &(slot, tokens) in &plan.chunks {
@@ -244,6 +258,7 @@ impl Engine {
         for &slot in &finished {
             self.finish(slot);
         }
+        self.drop_aborted(events);
         self.make_plan(now, events);
     }
 

@@ -1,0 +1,189 @@
+"""The server put together: router, journal, feeds, routes and HTTP, started and ended in the right order."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from turnout import aio, policies, record
+from turnout.errors import InvalidArgument
+from turnout.feeds import Fleet
+from turnout.router import Router
+from turnout.server.decisions import decision_routes
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from turnout.server.config import ServeConfig
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""What a load balancer may ask without a token."""
+
+MOST_HEADER_BYTES = 64 << 10
+STOP_S = 5
+"""Time that running requests get at the end, s."""
+
+
+class BearerToken:
+    """Refuses whoever does not bring the token.
+
+    Args:
+        app: The application behind it.
+        token: The token.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        """Keep both."""
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let through or refuse."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            # Compared in constant time, so that the answer's timing tells nothing of the token.
+            if not hmac.compare_digest(given, self._expected):
+                error = {
+                    "type": "Unauthorized",
+                    "message": "Authorization: accepted is 'Bearer' and the server's token",
+                }
+                refused = JSONResponse({"error": error}, 401, {"WWW-Authenticate": "Bearer"})
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def make_router(config: ServeConfig) -> Router:
+    """The router: gone on with where its journal ends, or a new one.
+
+    Args:
+        config: Settings.
+
+    Returns:
+        The router.
+
+    Raises:
+        RecordError: The journal cannot be used. It is left as it is.
+        UnknownPolicy: No policy has this name.
+    """
+    policy = policies.lookup(config.policy)
+    if config.journal is not None and config.journal.exists():
+        return record.restore(config.journal, policy=policy, reattach_s=config.reattach_s)
+    return Router((), config.workload_list(), policy=policy)
+
+
+def health_routes(routed: aio.AsyncRouter) -> list[Route]:
+    """`/healthz`: the process answers. `/readyz`: it can place turns.
+
+    Args:
+        routed: The router.
+
+    Returns:
+        The routes.
+    """
+
+    async def alive(_: Request) -> JSONResponse:
+        return JSONResponse({"status": "alive"})
+
+    async def ready(_: Request) -> JSONResponse:
+        problems = []
+        if routed.closed or not routed.clock.alive:
+            problems.append("the router's clock does not run")
+        elif not routed.router.view().accepting.any():
+            problems.append("no replica accepts turns")
+        status = 503 if problems else 200
+        return JSONResponse({"status": "not ready" if problems else "ready", "problems": problems}, status)
+
+    return [Route("/healthz", alive), Route("/readyz", ready)]
+
+
+def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
+    """The application.
+
+    Args:
+        routed: The router.
+        config: Settings.
+
+    Returns:
+        It, behind the token where there is one.
+    """
+    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed)])
+    return app if config.token is None else BearerToken(app, config.token)
+
+
+class _Http(uvicorn.Server):
+    """Leaves the signals of the process to the command."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:  # noqa: ANN401 - a generator
+        """Catch nothing."""
+        yield
+
+
+async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str], None]) -> None:
+    """Serve until told to stop.
+
+    Args:
+        config: Settings.
+        stop: Set to end. Held turns stay in the journal where one is kept; whoever waits is answered.
+        started: Called with the server's address once it listens.
+
+    Raises:
+        InvalidArgument: The address cannot be listened at.
+        RecordError: The journal cannot be used.
+    """
+    import asyncio
+
+    router = make_router(config)
+    listening = _listen(config)
+    host, port = listening.getsockname()[:2]
+    try:
+        with contextlib.ExitStack() as files:
+            journal = None
+            if config.journal is not None:
+                journal = files.enter_context(record.JournalWriter(router, config.journal))
+            routed = aio.AsyncRouter(router, journal=journal)
+            routed.start()
+            settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
+            settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
+            server = _Http(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
+            async with Fleet(routed, config.engines):
+                serving = asyncio.create_task(server.serve(sockets=[listening]))
+                started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+                stopping = asyncio.create_task(stop.wait())
+                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+                # First everybody who waits is answered, then the connections may end.
+                await routed.close(keep_turns=config.journal is not None)
+                server.should_exit = True
+                await serving
+    finally:
+        listening.close()
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        listening = socket.create_server((config.host, config.port), family=family, backlog=2_048)
+        # Accepted sockets inherit it. Without it every answer waits for the caller's delayed acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        where = f"{config.host}:{config.port}"
+        raise InvalidArgument(
+            f"host: got {where} ({error.strerror}), accepted is an address of this machine and a free port",
+            "host",
+            where,
+            "an address of this machine and a free port",
+        ) from error
+    return listening
