@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from turnout import aio, policies, record
+from turnout import aio, record
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.router import Router
@@ -76,9 +76,10 @@ def make_router(config: ServeConfig) -> Router:
         RecordError: The journal cannot be used. It is left as it is.
         UnknownPolicy: No policy has this name.
     """
-    policy = policies.lookup(config.policy)
-    if config.journal is not None and config.journal.exists():
-        return record.restore(config.journal, policy=policy, reattach_s=config.reattach_s)
+    policy = config.make_policy()
+    journal = config.state.journal
+    if journal is not None and journal.exists():
+        return record.restore(journal, policy=policy, reattach_s=config.state.reattach_s)
     return Router((), config.workload_list(), policy=policy)
 
 
@@ -139,21 +140,21 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
     try:
         with contextlib.ExitStack() as files:
             journal = None
-            if config.journal is not None:
-                journal = files.enter_context(record.JournalWriter(router, config.journal))
+            if config.state.journal is not None:
+                journal = files.enter_context(record.JournalWriter(router, config.state.journal))
             routed = aio.AsyncRouter(router, journal=journal)
             routed.start()
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
             server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            async with Fleet(routed, config.engines):
+            async with Fleet(routed, config.engines, timing=config.feeds):
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
                 stopping = asyncio.create_task(stop.wait())
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
                 # First everybody who waits is answered, then the connections may end.
-                await routed.close(keep_turns=config.journal is not None)
+                await routed.close(keep_turns=config.state.journal is not None)
                 server.should_exit = True
                 await serving
     finally:
