@@ -17,6 +17,7 @@ from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.router import Router
 from turnout.server.decisions import decision_routes
+from turnout.server.metrics import Counted, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,18 +109,21 @@ def health_routes(routed: aio.AsyncRouter) -> list[Route]:
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
+def make_app(routed: aio.AsyncRouter, config: ServeConfig, fleet: Callable[[], Fleet | None] = lambda: None) -> ASGIApp:
     """The application.
 
     Args:
         routed: The router.
         config: Settings.
+        fleet: Tells which engines are followed, for the metrics.
 
     Returns:
         It, behind the token where there is one.
     """
-    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed)])
-    return app if config.token is None else BearerToken(app, config.token)
+    metrics = Metrics(routed, fleet)
+    routes = [*decision_routes(routed, timed=metrics.timed), *health_routes(routed), *metrics.routes()]
+    app = Starlette(routes=routes)
+    return Counted(app if config.token is None else BearerToken(app, config.token), metrics)
 
 
 async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str], None]) -> None:
@@ -146,8 +150,10 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
             routed.start()
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            async with Fleet(routed, config.engines, timing=config.feeds):
+            fleet = Fleet(routed, config.engines, timing=config.feeds)
+            app = make_app(routed, config, lambda: fleet)
+            server = HttpServer(uvicorn.Config(app, http="h11", server_header=False, **settings))
+            async with fleet:
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
                 stopping = asyncio.create_task(stop.wait())
