@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -12,11 +13,13 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from turnout import aio, record
+from turnout import __version__, aio, record
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.router import Router
 from turnout.server.decisions import decision_routes
+from turnout.server.log_events import EventLog
+from turnout.server.logs import say
 from turnout.server.metrics import Counted, Metrics
 
 if TYPE_CHECKING:
@@ -138,6 +141,7 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
         InvalidArgument: The address cannot be listened at.
         RecordError: The journal cannot be used.
     """
+    say(logging.INFO, "start", f"turnout {__version__} starts", version=__version__, policy=config.policy)
     router = make_router(config)
     listening = listen(config.host, config.port)
     host, port = listening.getsockname()[:2]
@@ -148,20 +152,31 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
                 journal = files.enter_context(record.JournalWriter(router, config.state.journal))
             routed = aio.AsyncRouter(router, journal=journal)
             routed.start()
-            settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
+            settings: dict[str, Any] = {
+                "log_config": None,
+                "lifespan": "off",
+                "access_log": False,
+                "timeout_graceful_shutdown": STOP_S,
+            }
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
             fleet = Fleet(routed, config.engines, timing=config.feeds)
             app = make_app(routed, config, lambda: fleet)
             server = HttpServer(uvicorn.Config(app, http="h11", server_header=False, **settings))
-            async with fleet:
+            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            async with fleet, EventLog(routed, lambda: fleet):
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
-                started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+                say(logging.INFO, "ready", f"ready: {url}", url=url)
+                started(url)
                 stopping = asyncio.create_task(stop.wait())
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
+                stats = router.stats()
+                left = {"open_turns": stats["open_turns"], "held_turns": stats["held_turns"]}
+                say(logging.INFO, "stop", "stop: who waits is answered", **left)
                 # First everybody who waits is answered, then the connections may end.
                 await routed.close(keep_turns=config.state.journal is not None)
                 server.should_exit = True
                 await serving
+        say(logging.INFO, "stopped", "stopped")
     finally:
         listening.close()

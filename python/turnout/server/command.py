@@ -30,6 +30,8 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     allow_anybody: Annotated[
         bool | None, typer.Option("--allow-anybody", help="Listen at a public address without a token.")
     ] = None,
+    log_format: Annotated[str | None, typer.Option(help="json or text, on stderr [default: json].")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [default: info].")] = None,
     journal: Annotated[Path | None, typer.Option(help="File that keeps the state over restarts.")] = None,
     reattach_s: Annotated[
         float | None, typer.Option(help="After a restart: time for callers to name open turns, s [default: 120].")
@@ -51,6 +53,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "token": token,
         "token_file": token_file,
         "allow_anybody": allow_anybody,
+        "log": {"format": log_format, "level": log_level},
         "state": {"journal": journal, "reattach_s": reattach_s},
     }
     try:
@@ -98,5 +101,7 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> ServeConfig:
 async def _serve(config: ServeConfig) -> None:
     from turnout.listening import stop_on_signals
     from turnout.server.app import run
+    from turnout.server.logs import set_up
 
+    set_up(config.log)
     await run(config, stop_on_signals(), lambda url: print(json.dumps({"event": "ready", "url": url}), flush=True))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping  # noqa: TC003 - the file is read by the annotations
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from turnout import policies
 from turnout.config import Workload
@@ -114,10 +114,19 @@ class LogConfig:
     Attributes:
         format: `json`: one object per line; `text`: for people.
         level: The least that is said.
+
+    Raises:
+        InvalidArgument: A value is none of these.
     """
 
     format: LogFormat = "json"
     level: LogLevel = "info"
+
+    def __post_init__(self) -> None:
+        """Check."""
+        for name, value, kind in (("log_format", self.format, LogFormat), ("log_level", self.level, LogLevel)):
+            if value not in get_args(kind):
+                raise refuse(name, value, " or ".join(get_args(kind)))
 
 
 @dataclass(frozen=True, slots=True)

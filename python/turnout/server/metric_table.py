@@ -1,4 +1,4 @@
-"""Every metric of `/metrics`: name, kind, labels, meaning. The collector, the page of the docs and its test follow it."""
+"""Every metric of `/metrics`: name, kind, labels, meaning. The collector, the docs and their test follow it."""
 
 from __future__ import annotations
 
