@@ -25,6 +25,7 @@ def captured(config):
     """Logging as the server sets it up, into a text; everything is as before afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("turnout")
     handlers, levels = root.handlers[:], (root.level, ours.level)
+    servers = {name: logging.getLogger(name).handlers[:] for name in ("uvicorn", "uvicorn.error")}
     text, stderr = io.StringIO(), sys.stderr
     root.handlers = []
     sys.stderr = text
@@ -35,6 +36,8 @@ def captured(config):
         sys.stderr = stderr
         logging.captureWarnings(capture=False)
         root.handlers = handlers
+        for name, own in servers.items():
+            logging.getLogger(name).handlers = own
         root.setLevel(levels[0])
         ours.setLevel(levels[1])
 

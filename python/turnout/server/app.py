@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,11 +16,11 @@ from starlette.routing import Route
 from turnout import __version__, aio, record
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
-from turnout.router import Router
 from turnout.server.decisions import decision_routes
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
 from turnout.server.metrics import Counted, Metrics
+from turnout.server.state import StateDirectory, make_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,26 +67,6 @@ class BearerToken:
         await self._app(scope, receive, send)
 
 
-def make_router(config: ServeConfig) -> Router:
-    """The router: gone on with where its journal ends, or a new one.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        The router.
-
-    Raises:
-        RecordError: The journal cannot be used. It is left as it is.
-        UnknownPolicy: No policy has this name.
-    """
-    policy = config.make_policy()
-    journal = config.state.journal
-    if journal is not None and journal.exists():
-        return record.restore(journal, policy=policy, reattach_s=config.state.reattach_s)
-    return Router((), config.workload_list(), policy=policy)
-
-
 def health_routes(routed: aio.AsyncRouter) -> list[Route]:
     """`/healthz`: the process answers. `/readyz`: it can place turns.
 
@@ -129,6 +109,28 @@ def make_app(routed: aio.AsyncRouter, config: ServeConfig, fleet: Callable[[], F
     return Counted(app if config.token is None else BearerToken(app, config.token), metrics)
 
 
+def http_server(app: ASGIApp) -> HttpServer:
+    """An HTTP server that logs nothing by itself, and is bounded in what it waits for.
+
+    Args:
+        app: What it serves.
+
+    Returns:
+        The server, not started.
+    """
+    settings = uvicorn.Config(
+        app,
+        http="h11",
+        server_header=False,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_S,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+    )
+    return HttpServer(settings)
+
+
 async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str], None]) -> None:
     """Serve until told to stop.
 
@@ -139,44 +141,38 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
 
     Raises:
         InvalidArgument: The address cannot be listened at.
-        RecordError: The journal cannot be used.
+        RecordError: The state cannot be gone on from.
     """
     say(logging.INFO, "start", f"turnout {__version__} starts", version=__version__, policy=config.policy)
-    router = make_router(config)
-    listening = listen(config.host, config.port)
-    host, port = listening.getsockname()[:2]
-    try:
-        with contextlib.ExitStack() as files:
-            journal = None
-            if config.state.journal is not None:
-                journal = files.enter_context(record.JournalWriter(router, config.state.journal))
-            routed = aio.AsyncRouter(router, journal=journal)
-            routed.start()
-            settings: dict[str, Any] = {
-                "log_config": None,
-                "lifespan": "off",
-                "access_log": False,
-                "timeout_graceful_shutdown": STOP_S,
-            }
-            settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            fleet = Fleet(routed, config.engines, timing=config.feeds)
-            app = make_app(routed, config, lambda: fleet)
-            server = HttpServer(uvicorn.Config(app, http="h11", server_header=False, **settings))
-            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            async with fleet, EventLog(routed, lambda: fleet):
-                serving = asyncio.create_task(server.serve(sockets=[listening]))
-                say(logging.INFO, "ready", f"ready: {url}", url=url)
-                started(url)
-                stopping = asyncio.create_task(stop.wait())
-                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
-                stats = router.stats()
-                left = {"open_turns": stats["open_turns"], "held_turns": stats["held_turns"]}
-                say(logging.INFO, "stop", "stop: who waits is answered", **left)
-                # First everybody who waits is answered, then the connections may end.
-                await routed.close(keep_turns=config.state.journal is not None)
-                server.should_exit = True
-                await serving
-        say(logging.INFO, "stopped", "stopped")
-    finally:
-        listening.close()
+    with contextlib.ExitStack() as files:
+        directory = config.directory
+        state = None if directory is None else files.enter_context(StateDirectory(directory))
+        router = make_router(config, state)
+        listening = files.enter_context(listen(config.host, config.port))
+        host, port = listening.getsockname()[:2]
+        journal = None
+        if state is not None:
+            fsync, rotate_bytes = config.state.fsync, config.state.rotate_bytes
+            writer = record.JournalWriter(router, state.journal, fsync=fsync, rotate_bytes=rotate_bytes)
+            journal = files.enter_context(writer)
+        routed = aio.AsyncRouter(router, journal=journal)
+        routed.start()
+        fleet = Fleet(routed, config.engines, timing=config.feeds)
+        app = make_app(routed, config, lambda: fleet)
+        server = http_server(app)
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        async with fleet, EventLog(routed, lambda: fleet):
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            say(logging.INFO, "ready", f"ready: {url}", url=url)
+            started(url)
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            stats = router.stats()
+            left = {"open_turns": stats["open_turns"], "held_turns": stats["held_turns"]}
+            say(logging.INFO, "stop", "stop: who waits is answered", **left)
+            # First everybody who waits is answered, then the connections may end.
+            await routed.close(keep_turns=state is not None)
+            server.should_exit = True
+            await serving
+    say(logging.INFO, "stopped", "stopped")

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,10 @@ from turnout.errors import InvalidArgument, MissingExtra
 
 if TYPE_CHECKING:
     from turnout.server.config import ServeConfig
+
+
+NOTHING: Final = object()
+"""An option that takes back what the file says."""
 
 
 def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -32,7 +36,13 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="json or text, on stderr [default: json].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [default: info].")] = None,
-    journal: Annotated[Path | None, typer.Option(help="File that keeps the state over restarts.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Directory that keeps the state over restarts [default: one per port, see docs/serve.md]."),
+    ] = None,
+    no_state: Annotated[  # noqa: FBT002 - an option
+        bool, typer.Option("--no-state", help="Keep nothing: a restart begins anew.")
+    ] = False,
     reattach_s: Annotated[
         float | None, typer.Option(help="After a restart: time for callers to name open turns, s [default: 120].")
     ] = None,
@@ -44,7 +54,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
     Prints one line of JSON with its address once it listens, and runs until SIGINT or SIGTERM.
     """
-    flags = {
+    flags: dict[str, Any] = {
         "engines": tuple(engine) if engine else None,
         "workloads": tuple(workload) if workload else None,
         "policy": policy,
@@ -54,8 +64,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "token_file": token_file,
         "allow_anybody": allow_anybody,
         "log": {"format": log_format, "level": log_level},
-        "state": {"journal": journal, "reattach_s": reattach_s},
+        "state": {"directory": state, "reattach_s": reattach_s},
     }
+    if no_state:
+        flags["state"] = {"keep": False, "directory": NOTHING}
     try:
         settings = _settings(config, flags)
         if check_config:
@@ -85,7 +97,7 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> ServeConfig:
     defaults = ServeConfig()
     for name, value in given.items():
         if isinstance(value, dict):
-            changed = {key: each for key, each in value.items() if each is not None}
+            changed = {key: None if each is NOTHING else each for key, each in value.items() if each is not None}
             if changed:
                 said[name] = dataclasses.replace(said.get(name, getattr(defaults, name)), **changed)
         else:

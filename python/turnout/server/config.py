@@ -72,7 +72,6 @@ class StateConfig:
 
     keep: bool = True
     directory: Path | None = None
-    journal: Path | None = None
     rotate_bytes: int = 64 << 20
     fsync: bool = False
     reattach_s: float = 120.0

@@ -85,4 +85,8 @@ def set_up(config: LogConfig) -> None:
     handler.setFormatter(JsonFormatter() if config.format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("turnout").setLevel(config.level.upper())
+    for name in ("uvicorn", "uvicorn.error"):
+        # An HTTP server that was made with its defaults has given them handlers of their own.
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
     logging.captureWarnings(capture=True)
