@@ -140,7 +140,7 @@ def test_an_engine_that_dies_and_comes_back_is_said():
         async with (
             aio.serve(Router([])) as routed,
             Fleet(routed, [engine.url], timing=timing) as fleet,
-            EventLog(routed, lambda: fleet),
+            EventLog(routed, fleet),
         ):
             await until("replica_joined")
             await engine.stop()

@@ -14,8 +14,9 @@ from turnout.engine import EngineConfig, EngineServer
 from turnout.feeds import Fleet
 from turnout.policies import Open
 from turnout.record import JournalWriter
-from turnout.server.app import make_app
+from turnout.server.app import make_apps
 from turnout.server.config import ServeConfig
+from turnout.server.decisions import OPERATIONS
 from turnout.server.metric_table import TABLE
 from turnout.server.metrics import Metrics
 
@@ -63,7 +64,7 @@ def test_the_page_and_the_scrape_say_the_same(tmp_path):
                 Fleet(routed, [engine.url]) as fleet,
             ):
                 name = engine.url.removeprefix("http://")
-                metrics = Metrics(routed, lambda: fleet)
+                metrics = Metrics(routed, fleet)
                 play_turns(routed)
                 metrics.timed("submit", 1e-5)
                 metrics.answered("/turnout/v1/submit", 200)
@@ -114,10 +115,48 @@ def test_the_numbers_are_those_of_the_router():
     asyncio.run(play())
 
 
+ADMIN = [
+    "/metrics",
+    *(f"/turnout/v1/{name}" for name in ("add_replica", "set_replica", "drain_replica", "remove_replica")),
+    *(f"/turnout/v1/{name}" for name in ("lose_replica", "weights_updated", "observe", "kv_events")),
+    *(f"/turnout/v1/{name}" for name in ("stats", "view", "explain")),
+]
+BOTH = ["/healthz", "/readyz", "/turnout/v1/replicas", "/turnout/v1/info", "/turnout/v1/openapi.json"]
+
+
+def test_what_operates_the_server_is_at_the_operators_port_alone(serving, listen_with):
+    """Every route of the server is at the ports where the page says that it is."""
+
+    async def play():
+        async with serving(lambda _: []) as served:
+            apart = make_apps(served.routed, ServeConfig(admin_port=0))
+            whole = make_apps(served.routed, ServeConfig())
+            assert whole.admin is None
+            async with (
+                listen_with(apart.public) as public,
+                listen_with(apart.admin) as admin,
+                listen_with(whole.public) as one,
+                aiohttp.ClientSession() as session,
+            ):
+
+                async def there(url):
+                    async with session.get(url) as answer:
+                        return answer.status != 404 or "error" in await answer.text()
+
+                every = [*ADMIN, *BOTH, *(f"/turnout/v1/{name.name}" for name in OPERATIONS)]
+                found = {path: (await there(public + path), await there(admin + path)) for path in every}
+                assert {path for path in every if not await there(one + path)} == set()
+        assert {path for path, where in found.items() if where == (False, True)} == set(ADMIN)
+        assert {path for path, where in found.items() if where == (True, True)} == set(BOTH)
+        assert (False, False) not in found.values()
+
+    asyncio.run(play())
+
+
 def test_answers_are_counted_by_route_and_never_by_path(serving, listen_with):
     async def play():
         async with serving(lambda _: []) as served:
-            app = make_app(served.routed, ServeConfig(token="secret"))  # noqa: S106 - a test's
+            app = make_apps(served.routed, ServeConfig(token="secret")).public  # noqa: S106 - a test's
             head = {"Authorization": "Bearer secret"}
             async with listen_with(app) as url, aiohttp.ClientSession() as session:
                 for path, headers, status in (

@@ -29,6 +29,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen at [default: 127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP port; 0 = any free one [default: 8077].")] = None,
+    admin_port: Annotated[
+        int | None, typer.Option(help="Port of its own for metrics, fleet and explanations [default: none].")
+    ] = None,
     token: Annotated[str | None, typer.Option(envvar="TURNOUT_TOKEN", help="Token that callers must bring.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
     allow_anybody: Annotated[
@@ -60,6 +63,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "policy": policy,
         "host": host,
         "port": port,
+        "admin_port": admin_port,
         "token": token,
         "token_file": token_file,
         "allow_anybody": allow_anybody,
@@ -116,4 +120,4 @@ async def _serve(config: ServeConfig) -> None:
     from turnout.server.logs import set_up
 
     set_up(config.log)
-    await run(config, stop_on_signals(), lambda url: print(json.dumps({"event": "ready", "url": url}), flush=True))
+    await run(config, stop_on_signals(), lambda urls: print(json.dumps({"event": "ready", **urls}), flush=True))

@@ -13,7 +13,6 @@ from turnout.errors import InternalError
 from turnout.server.logs import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     import turnout
@@ -34,10 +33,10 @@ class EventLog:
 
     Args:
         routed: The router.
-        fleet: Tells which engines are followed.
+        fleet: The engines that are followed.
     """
 
-    def __init__(self, routed: AsyncRouter, fleet: Callable[[], Fleet | None] = lambda: None) -> None:
+    def __init__(self, routed: AsyncRouter, fleet: Fleet | None = None) -> None:
         """Know nothing yet."""
         self._routed = routed
         self._fleet = fleet
@@ -78,8 +77,7 @@ class EventLog:
         """Compare with the last look and say what changed."""
         view = self._routed.router.view()
         self._routed.collect()
-        fleet = self._fleet()
-        engines = {} if fleet is None else {engine.name: engine for engine in fleet.status().engines}
+        engines = {} if self._fleet is None else {engine.name: engine for engine in self._fleet.status().engines}
         versions = [int(version) for version in view.weight_version]
         self._look_at_replicas(dict(zip(view.replicas, versions, strict=True)), engines)
         for name, engine in engines.items():

@@ -17,7 +17,7 @@ from turnout.feeds.status import FeedState, State
 from turnout.server import metric_table as table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client.metrics_core import Metric as Family
     from starlette.requests import Request
@@ -38,10 +38,10 @@ class Metrics(Collector):
 
     Args:
         routed: The router.
-        fleet: Tells what the feeds know; None from it = no feeds. Called at each scrape.
+        fleet: The engines that are followed.
     """
 
-    def __init__(self, routed: AsyncRouter, fleet: Callable[[], Fleet | None] = lambda: None) -> None:
+    def __init__(self, routed: AsyncRouter, fleet: Fleet | None = None) -> None:
         """Begin to listen."""
         self._routed = routed
         self._fleet = fleet
@@ -143,8 +143,7 @@ class Metrics(Collector):
         page.put("turnout_build_info", 1, build["version"], build["kernel"])
 
     def _feeds(self, page: _Page) -> None:
-        fleet = self._fleet()
-        for engine in fleet.status().engines if fleet is not None else ():
+        for engine in () if self._fleet is None else self._fleet.status().engines:
             name = engine.name
             for field, metric in (*table.ENGINE_VALUES.items(),):
                 page.put(metric.name, getattr(engine, field), name)
