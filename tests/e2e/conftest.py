@@ -71,3 +71,9 @@ async def _serving(routes, *, port=0, **router_arguments):
 def serving():
     """`async with serving(lambda routed: routes) as served`."""
     return _serving
+
+
+@pytest.fixture
+def listen_with():
+    """`async with listen_with(app) as url`."""
+    return listening
