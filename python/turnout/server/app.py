@@ -17,6 +17,8 @@ from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.router import Router
 from turnout.server.decisions import decision_routes
+from turnout.server.proxy import Proxy
+from turnout.server.proxy_routes import proxy_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +81,7 @@ def make_router(config: ServeConfig) -> Router:
     policy = policies.lookup(config.policy)
     if config.journal is not None and config.journal.exists():
         return record.restore(config.journal, policy=policy, reattach_s=config.reattach_s)
-    return Router((), config.workload_list(), policy=policy)
+    return Router((), config.workload_list(), policy=policy, infer_sessions=config.proxy.infer_sessions)
 
 
 def health_routes(routed: aio.AsyncRouter) -> list[Route]:
@@ -107,17 +109,18 @@ def health_routes(routed: aio.AsyncRouter) -> list[Route]:
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
+def make_app(routed: aio.AsyncRouter, config: ServeConfig, proxy: Proxy) -> ASGIApp:
     """The application.
 
     Args:
         routed: The router.
         config: Settings.
+        proxy: What passes requests to the engines.
 
     Returns:
         It, behind the token where there is one.
     """
-    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed)])
+    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed), *proxy_routes(proxy)])
     return app if config.token is None else BearerToken(app, config.token)
 
 
@@ -145,8 +148,11 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
             routed.start()
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            async with Fleet(routed, config.engines):
+            fleet = Fleet(routed, config.engines)
+            proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
+            app = make_app(routed, config, proxy)
+            server = HttpServer(uvicorn.Config(app, http="h11", server_header=False, **settings))
+            async with fleet, proxy:
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
                 stopping = asyncio.create_task(stop.wait())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from turnout.config import Workload
 from turnout.errors import InvalidArgument
+from turnout.server.proxy_config import ProxyConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ class ServeConfig:
         allow_anybody: Listen at a public address without a token all the same.
         journal: File that keeps the state; one that exists is gone on from. None = nothing survives the process.
         reattach_s: After such a restart, time within which callers must name their open turns, s.
+        proxy: How requests are passed to the engines.
 
     Raises:
         InvalidArgument: A value is out of range, or the server would be open to everybody.
@@ -48,6 +50,7 @@ class ServeConfig:
     allow_anybody: bool = False
     journal: Path | None = None
     reattach_s: float = 120.0
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
 
     def __post_init__(self) -> None:
         """Check."""
