@@ -115,7 +115,9 @@ class Proxied(Served):
 
 
 @asynccontextmanager
-async def _proxied(*, engines=1, speed=500.0, dialect="both", engine=None, timing=None, router=None, **settings):
+async def _proxied(
+    *, engines=1, speed=500.0, dialect="both", engine=None, urls=(), timing=None, router=None, **settings
+):
     from contextlib import AsyncExitStack
 
     from starlette.applications import Starlette
@@ -131,14 +133,14 @@ async def _proxied(*, engines=1, speed=500.0, dialect="both", engine=None, timin
         started = [await stack.enter_async_context(EngineServer(EngineConfig(**made))) for _ in range(engines)]
         arguments = {"infer_sessions": True, "hash_key": bytes(16), **(router or {})}
         routed = await stack.enter_async_context(aio.serve(Router([], **arguments)))
-        fleet = await stack.enter_async_context(Fleet(routed, [one.url for one in started], timing=timing))
+        fleet = await stack.enter_async_context(Fleet(routed, [*(one.url for one in started), *urls], timing=timing))
         proxy = await stack.enter_async_context(Proxy(routed, fleet, ProxyConfig(**settings)))
         url = await stack.enter_async_context(listening(Starlette(routes=proxy_routes(proxy))))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         clients = []
         served = Proxied(routed, url, session, proxy, started, clients)
         try:
-            await served.until(lambda: len(routed.router.replicas) == engines)
+            await served.until(lambda: len(routed.router.replicas) == engines + len(urls))
             yield served
         finally:
             for client in clients:
