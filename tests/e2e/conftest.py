@@ -116,7 +116,7 @@ class Proxied(Served):
 
 @asynccontextmanager
 async def _proxied(
-    *, engines=1, speed=500.0, dialect="both", engine=None, urls=(), timing=None, router=None, **settings
+    *, engines=1, speed=500.0, dialect="both", engine=None, urls=(), own_token=False, router=None, **settings
 ):
     from contextlib import AsyncExitStack
 
@@ -133,8 +133,8 @@ async def _proxied(
         started = [await stack.enter_async_context(EngineServer(EngineConfig(**made))) for _ in range(engines)]
         arguments = {"infer_sessions": True, "hash_key": bytes(16), **(router or {})}
         routed = await stack.enter_async_context(aio.serve(Router([], **arguments)))
-        fleet = await stack.enter_async_context(Fleet(routed, [*(one.url for one in started), *urls], timing=timing))
-        proxy = await stack.enter_async_context(Proxy(routed, fleet, ProxyConfig(**settings)))
+        fleet = await stack.enter_async_context(Fleet(routed, [*(one.url for one in started), *urls]))
+        proxy = await stack.enter_async_context(Proxy(routed, fleet, ProxyConfig(**settings), own_token=own_token))
         url = await stack.enter_async_context(listening(Starlette(routes=proxy_routes(proxy))))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         clients = []

@@ -19,6 +19,7 @@ from turnout.router import Router
 from turnout.server.decisions import decision_routes
 from turnout.server.proxy import Proxy
 from turnout.server.proxy_routes import proxy_routes
+from turnout.server.workers import engine_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +149,7 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
             routed.start()
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            fleet = Fleet(routed, config.engines)
+            fleet = Fleet(routed, [engine_at(url, config.proxy) for url in config.engines])
             proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
             app = make_app(routed, config, proxy)
             server = HttpServer(uvicorn.Config(app, http="h11", server_header=False, **settings))

@@ -11,6 +11,7 @@ import typer
 
 from turnout.errors import MissingExtra
 from turnout.server.config import ServeConfig
+from turnout.server.proxy_config import ProxyConfig
 
 
 def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -25,6 +26,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     ] = False,
     journal: Annotated[Path | None, typer.Option(help="File that keeps the state over restarts.")] = None,
     reattach_s: Annotated[float, typer.Option(help="After a restart: time for callers to name open turns, s.")] = 120.0,
+    wait_s: Annotated[float, typer.Option(help="Longest that a request to an engine is held, s.")] = 300.0,
+    attempts: Annotated[int, typer.Option(help="Most engines that are tried for one request.")] = 3,
+    tokens: Annotated[str, typer.Option(help="Token ids of text: auto, engine or text (docs/proxy.md).")] = "auto",
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for prompts that are text.")] = None,
+    engine_api_key: Annotated[
+        str | None, typer.Option(envvar="TURNOUT_ENGINE_API_KEY", help="Key that engines are sent.")
+    ] = None,
+    classify: Annotated[str | None, typer.Option(help="package.module:function that says whose a request is.")] = None,
 ) -> None:
     """Serve decisions over HTTP: the router of a cluster, with feeds from its engines.
 
@@ -40,6 +49,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         allow_anybody=allow_anybody,
         journal=journal,
         reattach_s=reattach_s,
+        proxy=ProxyConfig(
+            wait_s=wait_s,
+            attempts=attempts,
+            tokens=tokens,  # type: ignore[arg-type] # checked by ProxyConfig
+            tokenizer=tokenizer,
+            engine_api_key=engine_api_key,
+            classify=classify,
+        ),
     )
     asyncio.run(_serve(config))
 

@@ -76,6 +76,18 @@ class Models:
             return engines
         return [name for name, one in known.items() if model in one.cards or not one.answered]
 
+    def of(self, engine: str) -> list[str]:
+        """Models that an engine serves, as far as it is known.
+
+        Args:
+            engine: Its name.
+
+        Returns:
+            Their names.
+        """
+        known = self._known.get(engine)
+        return [] if known is None else list(known.cards)
+
     def adapter(self, model: str | None) -> str | None:
         """The name of the adapter that a model is.
 

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from turnout.server.dialects import DIALECTS, TOKEN_IN
 from turnout.server.upstream import error_body
+from turnout.server.workers import worker_routes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -93,7 +94,7 @@ def proxy_routes(proxy: Proxy) -> list[Route]:
     Returns:
         The routes.
     """
-    return ProxyRoutes(proxy).routes()
+    return [*ProxyRoutes(proxy).routes(), *worker_routes(proxy)]
 
 
 def _json(content: Any, status: int = 200) -> Response:  # noqa: ANN401 - whatever JSON can say
