@@ -20,7 +20,10 @@ from turnout.server.decisions import PREFIX, decision_routes
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
 from turnout.server.metrics import Counted, Metrics
+from turnout.server.proxy import Proxy
+from turnout.server.proxy_routes import proxy_routes
 from turnout.server.state import StateDirectory, make_router
+from turnout.server.workers import engine_at
 
 if TYPE_CHECKING:
     import socket
@@ -113,13 +116,16 @@ class Apps(NamedTuple):
     admin: ASGIApp | None
 
 
-def make_apps(routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None) -> Apps:
+def make_apps(
+    routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None, proxy: Proxy | None = None
+) -> Apps:
     """The applications, behind the token where there is one.
 
     Args:
         routed: The router.
         config: Settings.
         fleet: The engines that are followed.
+        proxy: What passes requests to them.
 
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
@@ -127,6 +133,7 @@ def make_apps(routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None 
     metrics = Metrics(routed, fleet)
     decisions = decision_routes(routed, timed=metrics.timed)
     callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
+    callers += [] if proxy is None else proxy_routes(proxy)
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
     operators += metrics.routes()
     health = health_routes(routed)
@@ -190,9 +197,11 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[
             journal = files.enter_context(writer)
         routed = aio.AsyncRouter(router, journal=journal)
         routed.start()
-        fleet = Fleet(routed, config.engines, timing=config.feeds)
-        apps = [app for app in make_apps(routed, config, fleet) if app is not None]
-        async with fleet, EventLog(routed, fleet):
+        engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
+        fleet = Fleet(routed, engines, timing=config.feeds)
+        proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
+        apps = [app for app in make_apps(routed, config, fleet, proxy) if app is not None]
+        async with fleet, proxy, EventLog(routed, fleet):
             servers = [http_server(app) for app in apps]
             pairs = zip(servers, sockets.values(), strict=True)
             serving = [asyncio.create_task(server.serve(sockets=[socket])) for server, socket in pairs]

@@ -49,6 +49,20 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     reattach_s: Annotated[
         float | None, typer.Option(help="After a restart: time for callers to name open turns, s [default: 120].")
     ] = None,
+    wait_s: Annotated[
+        float | None, typer.Option(help="Longest that a request to an engine is held, s [default: 300].")
+    ] = None,
+    attempts: Annotated[
+        int | None, typer.Option(help="Most engines that are tried for one request [default: 3].")
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Token ids of text: auto, engine or text, see docs/proxy.md [default: auto].")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for prompts that are text.")] = None,
+    engine_api_key: Annotated[
+        str | None, typer.Option(envvar="TURNOUT_ENGINE_API_KEY", help="Key that engines are sent.")
+    ] = None,
+    classify: Annotated[str | None, typer.Option(help="package.module:function that says whose a request is.")] = None,
     check_config: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--check-config", help="Print the settings in force, the token hidden, and exit.")
     ] = False,
@@ -69,6 +83,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "allow_anybody": allow_anybody,
         "log": {"format": log_format, "level": log_level},
         "state": {"directory": state, "reattach_s": reattach_s},
+        "proxy": {
+            "wait_s": wait_s,
+            "attempts": attempts,
+            "tokens": tokens,
+            "tokenizer": tokenizer,
+            "engine_api_key": engine_api_key,
+            "classify": classify,
+        },
     }
     if no_state:
         flags["state"] = {"keep": False, "directory": NOTHING}
