@@ -16,6 +16,7 @@ from turnout import aio, policies, record
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.router import Router
+from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import decision_routes
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from turnout.server.config import ServeConfig
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a load balancer may ask without a token."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | PAGE_PATHS
+"""What may be asked without a token: by a load balancer, and the page that asks a person for it."""
 
 MOST_HEADER_BYTES = 64 << 10
 STOP_S = 5
@@ -107,17 +108,19 @@ def health_routes(routed: aio.AsyncRouter) -> list[Route]:
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
+def make_app(routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None) -> ASGIApp:
     """The application.
 
     Args:
         routed: The router.
         config: Settings.
+        fleet: The engines that are followed.
 
     Returns:
         It, behind the token where there is one.
     """
-    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed)])
+    shown = dashboard_routes(routed, None if fleet is None else fleet.status)
+    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed), *shown])
     return app if config.token is None else BearerToken(app, config.token)
 
 
@@ -145,8 +148,10 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
             routed.start()
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            async with Fleet(routed, config.engines):
+            fleet = Fleet(routed, config.engines)
+            app = make_app(routed, config, fleet)
+            server = HttpServer(uvicorn.Config(app, http="h11", server_header=False, **settings))
+            async with fleet:
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
                 stopping = asyncio.create_task(stop.wait())
