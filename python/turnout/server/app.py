@@ -16,6 +16,7 @@ from starlette.routing import Route
 from turnout import __version__, aio, record
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
+from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import PREFIX, decision_routes
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
     from turnout.server.config import ServeConfig
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a load balancer may ask without a token."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | PAGE_PATHS
+"""What may be asked without a token: by a load balancer, and the page that asks a person for it."""
 
 _OPERATIONS = {"add_replica", "set_replica", "drain_replica", "remove_replica", "lose_replica", "weights_updated"}
 _INSIGHTS = {"observe", "kv_events", "stats", "view", "explain"}
@@ -135,7 +136,7 @@ def make_apps(
     callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
     callers += [] if proxy is None else proxy_routes(proxy)
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
-    operators += metrics.routes()
+    operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
     health = health_routes(routed)
 
     def app(routes: list[BaseRoute]) -> ASGIApp:
