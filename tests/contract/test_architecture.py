@@ -50,6 +50,7 @@ ALLOWED = {
         "turnout.engine",
         *SIMULATE,
     },
+    "turnout.demo": {"numpy", "aiohttp", "turnout.engine", *SIMULATE},
     "turnout.client": {"aiohttp", "msgspec", "turnout.client", *SHELL},
     "turnout.server": {
         "numpy",
@@ -59,6 +60,7 @@ ALLOWED = {
         "msgspec",
         "tokenizers",
         "typer",
+        "turnout.demo",
         "turnout.server",
         "turnout.aio",
         *FEEDS,
