@@ -56,6 +56,7 @@ ALLOWED = {
     "turnout.server.schema": {"msgspec", "turnout"},
     "turnout.server.binary": {"msgspec", "numpy", "turnout.server.schema", *BASE},
     "turnout.client": {"aiohttp", "msgspec", "turnout", "turnout.client", *WIRE, *BASE},
+    "turnout.demo": {"numpy", "aiohttp", "turnout.engine", *SIMULATE},
     "turnout.server": {
         "numpy",
         "turnout.listening",
@@ -67,6 +68,7 @@ ALLOWED = {
         "aiohttp",
         "multidict",
         "turnout.prompts",
+        "turnout.demo",
         "turnout.server",
         "turnout.aio",
         *WIRE,
