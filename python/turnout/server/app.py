@@ -121,7 +121,7 @@ def make_app(routed: aio.AsyncRouter, config: ServeConfig, proxy: Proxy) -> ASGI
     Returns:
         It, behind the token where there is one.
     """
-    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed), *proxy_routes(proxy)])
+    app = Starlette(routes=[*proxy_routes(proxy), *decision_routes(routed), *health_routes(routed)])
     return app if config.token is None else BearerToken(app, config.token)
 
 
