@@ -133,8 +133,8 @@ def make_apps(
     """
     metrics = Metrics(routed, fleet)
     decisions = decision_routes(routed, timed=metrics.timed)
-    callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
-    callers += [] if proxy is None else proxy_routes(proxy)
+    callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
+    callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
     operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
     health = health_routes(routed)

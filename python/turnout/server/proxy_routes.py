@@ -44,10 +44,8 @@ class ProxyRoutes:
         self._proxy = proxy
 
     def routes(self) -> list[Route]:
-        """All routes of the proxy."""
-        served = [(dialect.path, dialect) for dialect in DIALECTS]
+        """The routes."""
         return [
-            *(Route(path, _Endpoint(self._proxy, dialect), methods=["POST"]) for path, dialect in (*served, *ALIASES)),
             Route("/v1/models", self.models),
             Route("/health", self.health),
             Route("/finish_session", self.finish_session, methods=["POST"]),
@@ -85,8 +83,8 @@ class ProxyRoutes:
         return _json({"session_id": session, "status": self._proxy.end_session(session)})
 
 
-def proxy_routes(proxy: Proxy) -> list[Route]:
-    """The routes of a proxy.
+def request_routes(proxy: Proxy) -> list[Route]:
+    """The routes of requests to engines: put them first, routes are looked at one after the other.
 
     Args:
         proxy: The proxy.
@@ -94,7 +92,20 @@ def proxy_routes(proxy: Proxy) -> list[Route]:
     Returns:
         The routes.
     """
-    return [*ProxyRoutes(proxy).routes(), *worker_routes(proxy)]
+    served = [*((dialect.path, dialect) for dialect in DIALECTS), *ALIASES]
+    return [Route(path, _Endpoint(proxy, dialect), methods=["POST"]) for path, dialect in served]
+
+
+def proxy_routes(proxy: Proxy) -> list[Route]:
+    """The routes of a proxy.
+
+    Args:
+        proxy: The proxy.
+
+    Returns:
+        The routes, those of requests first.
+    """
+    return [*request_routes(proxy), *ProxyRoutes(proxy).routes(), *worker_routes(proxy)]
 
 
 def _json(content: Any, status: int = 200) -> Response:  # noqa: ANN401 - whatever JSON can say
