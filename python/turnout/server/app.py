@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from turnout import aio, policies, record
+from turnout.adapters.proxies.gate import Gate
+from turnout.adapters.proxies.opening import opened
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.router import Router
@@ -121,13 +123,13 @@ def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
     return app if config.token is None else BearerToken(app, config.token)
 
 
-async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str], None]) -> None:
+async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str, dict[str, str]], None]) -> None:
     """Serve until told to stop.
 
     Args:
         config: Settings.
         stop: Set to end. Held turns stay in the journal where one is kept; whoever waits is answered.
-        started: Called with the server's address once it listens.
+        started: Called with the server's address, and those of the ways in for proxies, once it listens.
 
     Raises:
         InvalidArgument: The address cannot be listened at.
@@ -146,9 +148,11 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str],
             settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
             settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
             server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            async with Fleet(routed, config.engines):
+            gate = Gate(routed, hold_s=config.gate_hold_s)
+            ports = {"ext_proc_port": config.ext_proc_port, "spoe_port": config.spoe_port}
+            async with Fleet(routed, config.engines), opened(gate, config.host, **ports) as ways_in:
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
-                started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+                started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", ways_in)
                 stopping = asyncio.create_task(stop.wait())
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.adapters.proxies import HOLD_S
 from turnout.errors import MissingExtra
 from turnout.server.config import ServeConfig
 
@@ -25,6 +26,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     ] = False,
     journal: Annotated[Path | None, typer.Option(help="File that keeps the state over restarts.")] = None,
     reattach_s: Annotated[float, typer.Option(help="After a restart: time for callers to name open turns, s.")] = 120.0,
+    ext_proc_port: Annotated[int | None, typer.Option(help="Port for Envoy's ext_proc; 0 = any free one.")] = None,
+    spoe_port: Annotated[int | None, typer.Option(help="Port for HAProxy's SPOE; 0 = any free one.")] = None,
+    gate_hold_s: Annotated[float, typer.Option(help="How long a proxy's request may be held, s.")] = HOLD_S,
 ) -> None:
     """Serve decisions over HTTP: the router of a cluster, with feeds from its engines.
 
@@ -40,6 +44,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         allow_anybody=allow_anybody,
         journal=journal,
         reattach_s=reattach_s,
+        ext_proc_port=ext_proc_port,
+        spoe_port=spoe_port,
+        gate_hold_s=gate_hold_s,
     )
     asyncio.run(_serve(config))
 
@@ -52,4 +59,8 @@ async def _serve(config: ServeConfig) -> None:
         if error.name is None or error.name.partition(".")[0] == "turnout":
             raise
         raise MissingExtra(f"the server needs {error.name}: pip install 'turnout[serve]'") from error
-    await run(config, stop_on_signals(), lambda url: print(json.dumps({"event": "ready", "url": url}), flush=True))
+
+    def started(url: str, ways_in: dict[str, str]) -> None:
+        print(json.dumps({"event": "ready", "url": url, **ways_in}), flush=True)
+
+    await run(config, stop_on_signals(), started)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from turnout.adapters.proxies import HOLD_S
 from turnout.config import Workload
 from turnout.errors import InvalidArgument
 
@@ -27,6 +29,9 @@ class ServeConfig:
         allow_anybody: Listen at a public address without a token all the same.
         journal: File that keeps the state; one that exists is gone on from. None = nothing survives the process.
         reattach_s: After such a restart, time within which callers must name their open turns, s.
+        ext_proc_port: Port of Envoy's external processing; 0 = any free one, None = none.
+        spoe_port: Port of HAProxy's agent; 0 = any free one, None = none.
+        gate_hold_s: How long a request of a proxy may be held, s.
 
     Raises:
         InvalidArgument: A value is out of range, or the server would be open to everybody.
@@ -48,13 +53,19 @@ class ServeConfig:
     allow_anybody: bool = False
     journal: Path | None = None
     reattach_s: float = 120.0
+    ext_proc_port: int | None = None
+    spoe_port: int | None = None
+    gate_hold_s: float = HOLD_S
 
     def __post_init__(self) -> None:
         """Check."""
-        if not 0 <= self.port <= 65_535:  # noqa: PLR2004 - the range of a port
-            raise InvalidArgument(
-                f"port: got {self.port}, accepted is 0..65535", "port", str(self.port), "a port, 0..65535"
-            )
+        for name in ("port", "ext_proc_port", "spoe_port"):
+            port = getattr(self, name)
+            if port is not None and not 0 <= port <= 65_535:  # noqa: PLR2004 - the range of a port
+                raise InvalidArgument(f"{name}: got {port}, accepted is 0..65535", name, str(port), "a port, 0..65535")
+        if not 0 < self.gate_hold_s < math.inf:
+            message = f"gate_hold_s: got {self.gate_hold_s}, accepted is a positive number of seconds"
+            raise InvalidArgument(message, "gate_hold_s", str(self.gate_hold_s), "seconds, > 0")
         if self.token is not None and (not self.token.isascii() or not self.token.strip()):
             raise InvalidArgument("token: accepted are ASCII characters, at least one", "token", "", "ASCII characters")
         if self.token is None and not self.allow_anybody and not _is_loopback(self.host):
