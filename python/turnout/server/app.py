@@ -49,6 +49,8 @@ READ_PATHS = frozenset(PREFIX + name for name in ("replicas", "info", "openapi.j
 """What is at both."""
 
 MOST_HEADER_BYTES = 64 << 10
+KEEP_ALIVE_S = 75
+"""Longer than clients keep a connection that they do not use (5 to 60 s): else one of them sends into the closing of it."""
 STOP_S = 5
 """Time that running requests get at the end, s."""
 
@@ -167,6 +169,7 @@ def http_server(app: ASGIApp) -> HttpServer:
         log_config=None,
         lifespan="off",
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )
