@@ -43,6 +43,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         Path | None,
         typer.Option(help="Directory that keeps the state over restarts [default: one per port, see docs/serve.md]."),
     ] = None,
+    standby_of: Annotated[
+        Path | None, typer.Option(help="State of another server on this disk: wait for its end and go on from there.")
+    ] = None,
     no_state: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--no-state", help="Keep nothing: a restart begins anew.")
     ] = False,
@@ -74,8 +77,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "log": {"format": log_format, "level": log_level},
         "state": {"directory": state, "reattach_s": reattach_s},
     }
+    if standby_of is not None:
+        flags["state"] |= {"directory": standby_of, "standby": True}
     if no_state:
-        flags["state"] = {"keep": False, "directory": NOTHING}
+        flags["state"] = {"keep": False, "directory": NOTHING, "standby": False}
     try:
         settings = _settings(config, flags)
         if check_config:
@@ -118,8 +123,8 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> ServeConfig:
         raise located(error, "server") from None  # the file said it, so its section is named
 
 
-def _print_ready(said: dict[str, Any]) -> None:
-    print(json.dumps({"event": "ready", **said}), flush=True)
+def _print(event: str, said: dict[str, Any]) -> None:
+    print(json.dumps({"event": event, **said}), flush=True)
 
 
 async def _serve(config: ServeConfig) -> None:
@@ -128,7 +133,7 @@ async def _serve(config: ServeConfig) -> None:
     from turnout.server.logs import set_up
 
     set_up(config.log)
-    await run(config, stop_on_signals(), _print_ready)
+    await run(config, stop_on_signals(), _print)
 
 
 async def _serve_demo(config: ServeConfig, engines: int) -> None:
@@ -150,9 +155,9 @@ async def _serve_demo(config: ServeConfig, engines: int) -> None:
             token_file=None,
         )
 
-        def started(urls: dict[str, str]) -> None:
+        def started(event: str, urls: dict[str, str]) -> None:
             demo.drive(urls["url"], config.token)
-            _print_ready({**urls, "engines": demo.urls})
+            _print(event, {**urls, "engines": demo.urls})
 
         async def rest() -> None:
             # The callers go first, so that none of them meets a server that is ending.
