@@ -12,14 +12,18 @@ from starlette.responses import JSONResponse
 
 from turnout import __version__, aio, record
 from turnout.feeds import Fleet
+from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import PREFIX, decision_routes
 from turnout.server.health import health_routes
 from turnout.server.listeners import Listeners
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
 from turnout.server.metrics import Counted, Metrics
+from turnout.server.proxy import Proxy
+from turnout.server.proxy_routes import proxy_routes
 from turnout.server.standby import Standby
 from turnout.server.state import StateDirectory, make_router
+from turnout.server.workers import engine_at
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,8 +34,8 @@ if TYPE_CHECKING:
 
     from turnout.server.config import ServeConfig
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a load balancer may ask without a token."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | PAGE_PATHS
+"""What may be asked without a token: by a load balancer, and the page that asks a person for it."""
 
 _OPERATIONS = {"add_replica", "set_replica", "drain_replica", "remove_replica", "lose_replica", "weights_updated"}
 _INSIGHTS = {"observe", "kv_events", "stats", "view", "explain"}
@@ -82,22 +86,26 @@ class Apps(NamedTuple):
     admin: ASGIApp | None
 
 
-def make_apps(routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None) -> Apps:
+def make_apps(
+    routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None, proxy: Proxy | None = None
+) -> Apps:
     """The applications, behind the token where there is one.
 
     Args:
         routed: The router.
         config: Settings.
         fleet: The engines that are followed.
+        proxy: What passes requests to them.
 
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
     """
     metrics = Metrics(routed, fleet)
     decisions = decision_routes(routed, timed=metrics.timed)
-    callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
+    callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
+    callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
-    operators += metrics.routes()
+    operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
     health = health_routes(routed)
 
     def app(routes: list[BaseRoute]) -> ASGIApp:
@@ -110,14 +118,19 @@ def make_apps(routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None 
     return Apps(app([*callers, *health]), app([*operators, *health]))
 
 
-async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str, dict[str, str]], object]) -> None:
+async def run(
+    config: ServeConfig,
+    stop: asyncio.Event,
+    started: Callable[[dict[str, str]], object],
+    stands_by: Callable[[dict[str, str]], object] | None = None,
+) -> None:
     """Serve until told to stop.
 
     Args:
         config: Settings.
         stop: Set to end. Held turns stay in the state where one is kept; whoever waits is answered.
-        started: Called once it listens as `started("ready", addresses)`, with its address as `url` and that for
-            operators as `admin_url`; before that, where it stands by, as `started("standby", addresses)`.
+        started: Called once it serves, with its address as `url`, and as `admin_url` that for operators.
+        stands_by: The same, called before that by a server that stands by.
 
     Raises:
         InvalidArgument: The address cannot be listened at, or the state cannot be written.
@@ -133,7 +146,8 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str, 
             if standby is not None:
                 listeners.answer_with(*(standby.app for _ in ports))
                 say(logging.INFO, "standby", f"standby: {listeners.urls['url']}", **listeners.urls)
-                started("standby", listeners.urls)
+                if stands_by is not None:
+                    stands_by(listeners.urls)
                 state = await standby.wait(stop)
                 if state is None:
                     return
@@ -146,7 +160,7 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str, 
 async def _serve(
     config: ServeConfig,
     stop: asyncio.Event,
-    started: Callable[[str, dict[str, str]], object],
+    started: Callable[[dict[str, str]], object],
     state: StateDirectory | None,
     listeners: Listeners,
 ) -> None:
@@ -160,11 +174,13 @@ async def _serve(
             journal = files.enter_context(writer)
         routed = aio.AsyncRouter(router, journal=journal)
         routed.start()
-        fleet = Fleet(routed, config.engines, timing=config.feeds)
-        async with fleet, EventLog(routed, fleet):
-            listeners.answer_with(*(app for app in make_apps(routed, config, fleet) if app is not None))
+        engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
+        fleet = Fleet(routed, engines, timing=config.feeds)
+        proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
+        async with fleet, proxy, EventLog(routed, fleet):
+            listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy) if app is not None))
             say(logging.INFO, "ready", f"ready: {listeners.urls['url']}", **listeners.urls)
-            started("ready", listeners.urls)
+            started(listeners.urls)
             await listeners.wait(stop)
             left = {name: router.stats()[name] for name in ("open_turns", "held_turns")}
             say(logging.INFO, "stop", "stop: who waits is answered", **left)

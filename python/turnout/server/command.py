@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -52,6 +53,20 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     reattach_s: Annotated[
         float | None, typer.Option(help="After a restart: time for callers to name open turns, s [default: 120].")
     ] = None,
+    wait_s: Annotated[
+        float | None, typer.Option(help="Longest that a request to an engine is held, s [default: 300].")
+    ] = None,
+    attempts: Annotated[
+        int | None, typer.Option(help="Most engines that are tried for one request [default: 3].")
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Token ids of text: auto, engine or text, see docs/proxy.md [default: auto].")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for prompts that are text.")] = None,
+    engine_api_key: Annotated[
+        str | None, typer.Option(envvar="TURNOUT_ENGINE_API_KEY", help="Key that engines are sent.")
+    ] = None,
+    classify: Annotated[str | None, typer.Option(help="package.module:function that says whose a request is.")] = None,
     demo: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--demo", help="Start model engines and a load beside it, to look at.")
     ] = False,
@@ -76,6 +91,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "allow_anybody": allow_anybody,
         "log": {"format": log_format, "level": log_level},
         "state": {"directory": state, "reattach_s": reattach_s},
+        "proxy": {
+            "wait_s": wait_s,
+            "attempts": attempts,
+            "tokens": tokens,
+            "tokenizer": tokenizer,
+            "engine_api_key": engine_api_key,
+            "classify": classify,
+        },
     }
     if standby_of is not None:
         flags["state"] |= {"directory": standby_of, "standby": True}
@@ -133,7 +156,9 @@ async def _serve(config: ServeConfig) -> None:
     from turnout.server.logs import set_up
 
     set_up(config.log)
-    await run(config, stop_on_signals(), _print)
+    await run(
+        config, stop_on_signals(), functools.partial(_print, "ready"), stands_by=functools.partial(_print, "standby")
+    )
 
 
 async def _serve_demo(config: ServeConfig, engines: int) -> None:
@@ -155,9 +180,9 @@ async def _serve_demo(config: ServeConfig, engines: int) -> None:
             token_file=None,
         )
 
-        def started(event: str, urls: dict[str, str]) -> None:
+        def started(urls: dict[str, str]) -> None:
             demo.drive(urls["url"], config.token)
-            _print(event, {**urls, "engines": demo.urls})
+            _print("ready", {**urls, "engines": demo.urls})
 
         async def rest() -> None:
             # The callers go first, so that none of them meets a server that is ending.

@@ -13,6 +13,7 @@ from turnout import policies
 from turnout.config import Workload
 from turnout.errors import InvalidArgument, TurnoutError
 from turnout.feeds import Engine, Timing
+from turnout.server.proxy_config import ProxyConfig
 
 if TYPE_CHECKING:
     from turnout.policies import Policy
@@ -151,6 +152,7 @@ class ServeConfig:
         state: What survives the process.
         log: What is said.
         feeds: How often engines are looked at and how long a silent one is waited for.
+        proxy: How requests are passed to the engines.
 
     Raises:
         InvalidArgument: A value is out of range, or the server would be open to everybody.
@@ -177,6 +179,7 @@ class ServeConfig:
     state: StateConfig = StateConfig()
     log: LogConfig = LogConfig()
     feeds: Timing = field(default_factory=Timing)
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
 
     def __post_init__(self) -> None:
         """Check, and read the token."""

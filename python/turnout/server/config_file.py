@@ -22,6 +22,9 @@ HIDDEN: Final = "(hidden)"
 _LISTS: Final = {"engine": "engines", "workload": "workloads"}
 """Sections that may stand several times, and the setting that they fill."""
 
+_NO_SECRET: Final = ("tokens", "_file", "_token", "_per_s")
+"""How names end that speak of tokens of text."""
+
 _NOT_SCALAR: Final = {"engines", "workloads", "policy", "policy_arguments"}
 
 
@@ -165,7 +168,8 @@ class _Reader:
 
 def _secret(key: str) -> bool:
     """Whether a key, mistyped or not, may hold a token."""
-    return "tok" in key.rpartition(".")[2] and not key.endswith(("_tokens", "_file", "_token", "_per_s"))
+    name = key.rpartition(".")[2]
+    return "api_key" in name or ("tok" in name and not name.startswith("tokeni") and not name.endswith(_NO_SECRET))
 
 
 def _dataclass_in(hint: Any) -> type[Any] | None:  # noqa: ANN401 - any annotation
@@ -222,7 +226,7 @@ def effective(config: ServeConfig) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any setting
     if isinstance(value, Replica | Workload) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return _plain({each.name: getattr(value, each.name) for each in dataclasses.fields(value)})
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):

@@ -151,7 +151,7 @@ def make_router(config: ServeConfig, state: StateDirectory | None) -> Router:
 
     policy = config.make_policy()
     if state is None or not state.journal.exists():
-        return Router((), config.workload_list(), policy=policy)
+        return Router((), config.workload_list(), policy=policy, infer_sessions=config.proxy.infer_sessions)
     try:
         router = record.restore(state.journal, policy=policy, reattach_s=config.state.reattach_s)
     except RecordError as error:
