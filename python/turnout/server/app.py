@@ -11,6 +11,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 
 from turnout import __version__, aio, record
+from turnout.adapters.proxies.gate import Gate
+from turnout.adapters.proxies.opening import opened
 from turnout.feeds import Fleet
 from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import PREFIX, decision_routes
@@ -129,8 +131,9 @@ async def run(
     Args:
         config: Settings.
         stop: Set to end. Held turns stay in the state where one is kept; whoever waits is answered.
-        started: Called once it serves, with its address as `url`, and as `admin_url` that for operators.
-        stands_by: The same, called before that by a server that stands by.
+        started: Called once it serves, with its address as `url`, as `admin_url` that for operators, and those of the
+            ways in for proxies.
+        stands_by: Called before that by a server that stands by, with those where it answers so far.
 
     Raises:
         InvalidArgument: The address cannot be listened at, or the state cannot be written.
@@ -177,10 +180,13 @@ async def _serve(
         engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
         fleet = Fleet(routed, engines, timing=config.feeds)
         proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
-        async with fleet, proxy, EventLog(routed, fleet):
+        gate = Gate(routed, hold_s=config.gate_hold_s)
+        ports = {"ext_proc_port": config.ext_proc_port, "spoe_port": config.spoe_port}
+        async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, **ports) as ways_in:
             listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy) if app is not None))
-            say(logging.INFO, "ready", f"ready: {listeners.urls['url']}", **listeners.urls)
-            started(listeners.urls)
+            urls = listeners.urls | ways_in
+            say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
+            started(urls)
             await listeners.wait(stop)
             left = {name: router.stats()[name] for name in ("open_turns", "held_turns")}
             say(logging.INFO, "stop", "stop: who waits is answered", **left)
