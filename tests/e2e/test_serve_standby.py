@@ -12,11 +12,13 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from turnout import Router, aio
+from turnout import Replica, Router, aio
 from turnout.engine import EngineConfig, EngineServer
 from turnout.errors import InternalError, InvalidArgument
-from turnout.server.app import make_apps
+from turnout.record import JournalWriter, restore
+from turnout.server.app import make_apps, run
 from turnout.server.config import ServeConfig, StateConfig
+from turnout.server.state import StateDirectory
 
 SERVE = [sys.executable, "-m", "turnout.cli", "serve", "--port", "0"]
 
@@ -243,3 +245,39 @@ def test_a_failed_router_is_neither_ready_nor_alive(listen_with):
                 assert "the router has failed: an earlier call panicked" in said["problems"][0]
 
     asyncio.run(play())
+
+
+def test_the_process_of_a_failed_router_ends_so_that_another_goes_on(tmp_path, monkeypatch):
+    """Who waits is answered, the state is free, and it is that before the failure."""
+    made = []
+
+    def make(config, state):
+        made.append(Failing.restore(state.journal.read_bytes(), policy=config.make_policy()))
+        return made[0]
+
+    JournalWriter(Router([Replica("r0", kv_tokens=1_000)]), tmp_path / "journal").close()
+    monkeypatch.setattr("turnout.server.app.make_router", make)
+    config = ServeConfig(port=0, state=StateConfig(directory=tmp_path))
+
+    async def play():
+        addresses = asyncio.get_running_loop().create_future()
+        serving = asyncio.create_task(run(config, asyncio.Event(), addresses.set_result))
+        url = (await addresses)["url"]
+        async with aiohttp.ClientSession() as session:
+            turn = {"prompt_tokens": 900, "turn": "runs", "session": "a"}
+            assert (await ask(session, url, "/turnout/v1/submit", turn))[1]["status"] == "placed"
+            waits = {"prompt_tokens": 900, "turn": "waits", "wait_s": 60, "keep": True}
+            waiting = asyncio.create_task(ask(session, url, "/turnout/v1/submit", waits))
+            while made[0].stats()["held_turns"] != 1:
+                await asyncio.sleep(0.01)
+            made[0].broken = True
+            status, said = await waiting
+            assert (status, said["error"]["type"]) == (503, "InternalError")
+        with pytest.raises(InternalError, match="an earlier call panicked"):
+            await serving
+
+    asyncio.run(play())
+    with StateDirectory(tmp_path) as state:
+        again = restore(state.journal)
+    assert again.submit(prompt_tokens=900, turn="runs", session="a").placed
+    assert again.submit(prompt_tokens=900, turn="waits").held

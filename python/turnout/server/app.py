@@ -13,10 +13,11 @@ from starlette.responses import JSONResponse
 from turnout import __version__, aio, record
 from turnout.adapters.proxies.gate import Gate
 from turnout.adapters.proxies.opening import opened
+from turnout.errors import InternalError
 from turnout.feeds import Fleet
 from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import PREFIX, decision_routes
-from turnout.server.health import health_routes
+from turnout.server.health import failure_of, health_routes, until_failed
 from turnout.server.listeners import Listeners
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
@@ -138,6 +139,7 @@ async def run(
     Raises:
         InvalidArgument: The address cannot be listened at, or the state cannot be written.
         RecordError: The state cannot be gone on from.
+        InternalError: The router has failed; its state is as it was before that.
     """
     say(logging.INFO, "start", f"turnout {__version__} starts", version=__version__, policy=config.policy)
     with contextlib.ExitStack() as files:
@@ -187,7 +189,14 @@ async def _serve(
             urls = listeners.urls | ways_in
             say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
             started(urls)
-            await listeners.wait(stop)
+            await listeners.wait(stop.wait(), until_failed(routed))
+            if problem := failure_of(routed):
+                # Of no use to anybody: who waits is answered, and a new process or the standby goes on from the state.
+                say(logging.ERROR, "failed", problem)
+                failure = InternalError(problem)
+                routed.fail(failure)
+                await listeners.stop()
+                raise failure
             left = {name: router.stats()[name] for name in ("open_turns", "held_turns")}
             say(logging.INFO, "stop", "stop: who waits is answered", **left)
             # First everybody who waits is answered, then the connections may end.

@@ -12,6 +12,7 @@ from turnout.listening import HttpServer, listen
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable
     from types import TracebackType
 
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -91,16 +92,17 @@ class Listeners:
         pairs = zip(self._servers, self._sockets.values(), strict=True)
         self._serving = [asyncio.create_task(server.serve(sockets=[listening])) for server, listening in pairs]
 
-    async def wait(self, stop: asyncio.Event) -> None:
-        """Wait until it shall stop, or until a server ends by itself.
+    async def wait(self, *reasons: Awaitable[object]) -> None:
+        """Wait for the first reason to stop: one of these, or a server that ends by itself.
 
         Args:
-            stop: Says when.
+            *reasons: What to wait for.
         """
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({*self._serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
+        waiting = [asyncio.ensure_future(reason) for reason in reasons]
+        await asyncio.wait({*self._serving, *waiting}, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     async def stop(self) -> None:
         """Let what is asked be answered, and end. Doing so again changes nothing."""
