@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -42,6 +43,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     state: Annotated[
         Path | None,
         typer.Option(help="Directory that keeps the state over restarts [default: one per port, see docs/serve.md]."),
+    ] = None,
+    standby_of: Annotated[
+        Path | None, typer.Option(help="State of another server on this disk: wait for its end and go on from there.")
     ] = None,
     no_state: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--no-state", help="Keep nothing: a restart begins anew.")
@@ -113,8 +117,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             "infer_sessions": infer_sessions,
         },
     }
+    if standby_of is not None:
+        flags["state"] |= {"directory": standby_of, "standby": True}
     if no_state:
-        flags["state"] = {"keep": False, "directory": NOTHING}
+        flags["state"] = {"keep": False, "directory": NOTHING, "standby": False}
     try:
         settings = _settings(config, flags)
         if check_config:
@@ -157,8 +163,8 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> ServeConfig:
         raise located(error, "server") from None  # the file said it, so its section is named
 
 
-def _print_ready(said: dict[str, Any]) -> None:
-    print(json.dumps({"event": "ready", **said}), flush=True)
+def _print(event: str, said: dict[str, Any]) -> None:
+    print(json.dumps({"event": event, **said}), flush=True)
 
 
 async def _serve(config: ServeConfig) -> None:
@@ -167,7 +173,9 @@ async def _serve(config: ServeConfig) -> None:
     from turnout.server.logs import set_up
 
     set_up(config.log)
-    await run(config, stop_on_signals(), _print_ready)
+    await run(
+        config, stop_on_signals(), functools.partial(_print, "ready"), stands_by=functools.partial(_print, "standby")
+    )
 
 
 async def _serve_demo(config: ServeConfig, engines: int) -> None:
@@ -191,7 +199,7 @@ async def _serve_demo(config: ServeConfig, engines: int) -> None:
 
         def started(urls: dict[str, str]) -> None:
             demo.drive(urls["url"], config.token)
-            _print_ready({**urls, "engines": demo.urls})
+            _print("ready", {**urls, "engines": demo.urls})
 
         async def rest() -> None:
             # The callers go first, so that none of them meets a server that is ending.
