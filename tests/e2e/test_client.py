@@ -229,7 +229,7 @@ def test_a_hundred_held_turns_survive_a_server_that_is_killed(tmp_path):
     """kill -9 and a restart from the journal: everybody is placed, once, in the order of the line."""
 
     async def play():
-        options = ["--journal", str(tmp_path / "journal"), "--reattach-s", "60"]
+        options = ["--state", str(tmp_path / "state"), "--reattach-s", "60"]
         placed = []
 
         async def wait(remote, number):
