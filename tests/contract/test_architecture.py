@@ -40,7 +40,7 @@ ALLOWED = {
     "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
     "turnout.aio": {"turnout.aio", *SHELL},
     "turnout.feeds": {*FEEDS, "turnout.aio"},
-    "turnout.doctor": {"typer", "rich", "tokenizers", *FEEDS},
+    "turnout.doctor": {"typer", "tokenizers", "turnout.doctor", *FEEDS},
     "turnout.listening": {"uvicorn", *BASE},
     "turnout.engine": {
         "turnout.listening",
@@ -92,6 +92,7 @@ ALLOWED = {
         "turnout",
         "turnout.server",
         "turnout.bench",
+        "turnout.doctor",
         "turnout.engine",
         "turnout.experiment",
         "turnout.replay",
