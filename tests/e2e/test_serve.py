@@ -59,7 +59,7 @@ def test_a_restart_knows_engines_sessions_and_open_turns(tmp_path, end):
             EngineServer(EngineConfig(kv_tokens=65_536)) as one,
             EngineServer(EngineConfig(kv_tokens=32_768)) as two,
         ):
-            options = ["--token", "secret", "--journal", str(tmp_path / "journal"), "--workload", "agent"]
+            options = ["--token", "secret", "--state", str(tmp_path / "state"), "--workload", "agent"]
             options += ["--engine", one.url, "--engine", two.url]
             async with process(*options, end=end) as url:
                 await until_ready(url)
