@@ -16,6 +16,7 @@ from starlette.routing import Route
 from turnout import __version__, aio, record
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
+from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import PREFIX, decision_routes
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
     from turnout.server.config import ServeConfig
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a load balancer may ask without a token."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | PAGE_PATHS
+"""What may be asked without a token: by a load balancer, and the page that asks a person for it."""
 
 _OPERATIONS = {"add_replica", "set_replica", "drain_replica", "remove_replica", "lose_replica", "weights_updated"}
 _INSIGHTS = {"observe", "kv_events", "stats", "view", "explain"}
@@ -130,14 +131,13 @@ def make_apps(
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
     """
-    metrics = Metrics(routed, fleet)
+    metrics = Metrics(routed, fleet, None if proxy is None else proxy.counts)
     decisions = decision_routes(routed, timed=metrics.timed)
     # Requests first: routes are looked at one after the other.
-    callers: list[BaseRoute] = []
-    callers += [] if proxy is None else proxy_routes(proxy)
+    callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
     callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
-    operators += metrics.routes()
+    operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
     operators += [] if proxy is None else worker_routes(proxy)
     health = health_routes(routed)
 

@@ -63,6 +63,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         str | None, typer.Option(envvar="TURNOUT_ENGINE_API_KEY", help="Key that engines are sent.")
     ] = None,
     classify: Annotated[str | None, typer.Option(help="package.module:function that says whose a request is.")] = None,
+    demo: Annotated[  # noqa: FBT002 - an option
+        bool, typer.Option("--demo", help="Start model engines and a load beside it, to look at.")
+    ] = False,
+    demo_engines: Annotated[int, typer.Option(help="How many engines --demo starts.")] = 4,
     check_config: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--check-config", help="Print the settings in force, the token hidden, and exit.")
     ] = False,
@@ -101,7 +105,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
             print(json.dumps(effective(settings), indent=1))
             return
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve_demo(settings, demo_engines) if demo else _serve(settings))
     except ImportError as error:
         if isinstance(error, MissingExtra) or error.name is None or error.name.partition(".")[0] == "turnout":
             raise
@@ -136,10 +140,51 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> ServeConfig:
         raise located(error, "server") from None  # the file said it, so its section is named
 
 
+def _print_ready(said: dict[str, Any]) -> None:
+    print(json.dumps({"event": "ready", **said}), flush=True)
+
+
 async def _serve(config: ServeConfig) -> None:
     from turnout.listening import stop_on_signals
     from turnout.server.app import run
     from turnout.server.logs import set_up
 
     set_up(config.log)
-    await run(config, stop_on_signals(), lambda urls: print(json.dumps({"event": "ready", **urls}), flush=True))
+    await run(config, stop_on_signals(), _print_ready)
+
+
+async def _serve_demo(config: ServeConfig, engines: int) -> None:
+    """The same with model engines and a load. Nothing is kept unless a directory is named: the engines are new."""
+    from turnout.demo import Demo
+    from turnout.listening import stop_on_signals
+    from turnout.server.app import run
+    from turnout.server.logs import set_up
+
+    stop, resting = stop_on_signals(), asyncio.Event()
+    async with Demo(engines) as demo:
+        set_up(config.log)
+        keep = config.state.keep and config.state.directory is not None
+        config = dataclasses.replace(
+            config,
+            engines=(*config.engines, *demo.urls),
+            workloads=config.workloads or demo.workloads,
+            state=dataclasses.replace(config.state, keep=keep),
+            token_file=None,
+        )
+
+        def started(urls: dict[str, str]) -> None:
+            demo.drive(urls["url"], config.token)
+            _print_ready({**urls, "engines": demo.urls})
+
+        async def rest() -> None:
+            # The callers go first, so that none of them meets a server that is ending.
+            await stop.wait()
+            await demo.rest()
+            resting.set()
+
+        ending = asyncio.create_task(rest())
+        try:
+            await run(config, resting, started)
+        finally:
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)

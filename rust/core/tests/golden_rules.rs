@@ -366,3 +366,19 @@ fn who_has_no_more_than_its_guarantee_gives_nothing() {
     assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [waits.turn]);
     assert_eq!(fleet.column(2 * SECOND, "pauses"), [1.0, 0.0]);
 }
+
+/// Blocks of 1. Two idle sessions of 300, the lease of one is over: 800 tokens need both, so neither goes until the other lease ends.
+#[test]
+fn one_lease_that_is_over_opens_no_other() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["a", "b"]);
+    fleet.limit(0, |limits| limits.lease_s = Some(vec![0.0, 60.0]));
+    for (workload, first) in [("a", 0), ("b", 10_000)] {
+        let turn = fleet.submit(0, workload, workload, &[(first, 300)]);
+        fleet.complete(0, &turn, 0);
+    }
+    let waits = fleet.submit(SECOND, "new", "a", &[(20_000, 800)]);
+    held(&waits, Reason::Ceiling);
+    assert_eq!(fleet.column(SECOND, "pauses"), [0.0, 0.0]);
+    fleet.router.tick(60 * SECOND);
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [waits.turn]);
+}
