@@ -184,6 +184,18 @@ class Proxy:
             # Closes the connection unless the answer was read to its end: so the engine learns that nobody wants it.
             answer.close() if not answer.content.at_eof() else answer.release()
 
+    def alive(self, engines: list[str]) -> list[str]:
+        """Those that have joined the router and were not lost: worth to be asked something.
+
+        Args:
+            engines: Engines.
+
+        Returns:
+            Some of them; all where none has joined yet.
+        """
+        replicas = set(self.routed.router.replicas)
+        return [name for name in engines if name in replicas] or engines
+
     def _candidates(self, engines: list[str]) -> list[str] | None:
         """Replicas that may serve a request; None = all, those too that join while it is held."""
         replicas = set(self.routed.router.replicas)
