@@ -169,10 +169,13 @@ class Exchange:
             failure = await self._attempt(decision, raw, sent, path, stream=asked.stream)
             if failure is None:
                 return
-            self._abort()
-            if not failure.elsewhere:
+            if not failure.elsewhere or attempt + 1 == proxy.config.attempts:
                 break
-            proxy.counts["retries"] += attempt + 1 < proxy.config.attempts
+            # The next attempt takes this one's place, and is kept off its replica: so it is not aborted before.
+            proxy.counts["retries"] += 1
+            arguments["candidates"] = proxy.candidates(engines)
+        if self._open:
+            self._abort()
         if failure is not None:
             await self._fail(failure)
 
@@ -208,8 +211,8 @@ class Exchange:
             if ticking is not None:
                 ticking.cancel()
                 await self._end_comments()
+        self._open = decision.placed
         if decision.placed:
-            self._open = True
             return decision
         if attempt:
             return None

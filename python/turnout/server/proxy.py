@@ -129,7 +129,7 @@ class Proxy:
             "namespace": "/".join(name for name in names if name) or None,
             "max_new_tokens": None if bound is None else bound * asked.samples,
             "priority": asked.priority if who.priority is None else who.priority,
-            "candidates": self._candidates(engines),
+            "candidates": self.candidates(engines),
         }
 
     def session_of(self, session: str | None, model: str | None) -> str | None:
@@ -196,8 +196,15 @@ class Proxy:
         replicas = set(self.routed.router.replicas)
         return [name for name in engines if name in replicas] or engines
 
-    def _candidates(self, engines: list[str]) -> list[str] | None:
-        """Replicas that may serve a request; None = all, those too that join while it is held."""
+    def candidates(self, engines: list[str]) -> list[str] | None:
+        """Replicas that may serve a request.
+
+        Args:
+            engines: Engines that serve its model.
+
+        Returns:
+            Those that have joined; None = all, those too that join while it is held.
+        """
         replicas = set(self.routed.router.replicas)
         if replicas.issubset(engines):
             return None
