@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from turnout import __version__, aio, record
+from turnout.adapters.proxies.gate import Gate
+from turnout.adapters.proxies.opening import opened
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
 from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
@@ -179,7 +181,8 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[
     Args:
         config: Settings.
         stop: Set to end. Held turns stay in the state where one is kept; whoever waits is answered.
-        started: Called once it listens, with its address as `url`, and as `admin_url` that for operators.
+        started: Called once it listens, with its address as `url`, as `admin_url` that for operators, and those of the
+            ways in for proxies.
 
     Raises:
         InvalidArgument: The address cannot be listened at, or the state cannot be written.
@@ -204,11 +207,13 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[
         fleet = Fleet(routed, engines, timing=config.feeds)
         proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
         apps = [app for app in make_apps(routed, config, fleet, proxy) if app is not None]
-        async with fleet, proxy, EventLog(routed, fleet):
+        gate = Gate(routed, hold_s=config.gate_hold_s)
+        ports = {"ext_proc_port": config.ext_proc_port, "spoe_port": config.spoe_port}
+        async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, **ports) as ways_in:
             servers = [http_server(app) for app in apps]
             pairs = zip(servers, sockets.values(), strict=True)
             serving = [asyncio.create_task(server.serve(sockets=[socket])) for server, socket in pairs]
-            urls = {name: _url(socket) for name, socket in sockets.items()}
+            urls = {name: _url(socket) for name, socket in sockets.items()} | ways_in
             say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
             started(urls)
             stopping = asyncio.create_task(stop.wait())

@@ -63,6 +63,19 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         str | None, typer.Option(envvar="TURNOUT_ENGINE_API_KEY", help="Key that engines are sent.")
     ] = None,
     classify: Annotated[str | None, typer.Option(help="package.module:function that says whose a request is.")] = None,
+    infer_sessions: Annotated[
+        bool | None,
+        typer.Option(help="A request that names no session continues the one that its prompt does [default: yes]."),
+    ] = None,
+    ext_proc_port: Annotated[
+        int | None, typer.Option(help="Port for Envoy's ext_proc; 0 = any free one [default: none].")
+    ] = None,
+    spoe_port: Annotated[
+        int | None, typer.Option(help="Port for HAProxy's SPOE; 0 = any free one [default: none].")
+    ] = None,
+    gate_hold_s: Annotated[
+        float | None, typer.Option(help="How long a request of these proxies may be held, s [default: 600].")
+    ] = None,
     demo: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--demo", help="Start model engines and a load beside it, to look at.")
     ] = False,
@@ -85,6 +98,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "token": token,
         "token_file": token_file,
         "allow_anybody": allow_anybody,
+        "ext_proc_port": ext_proc_port,
+        "spoe_port": spoe_port,
+        "gate_hold_s": gate_hold_s,
         "log": {"format": log_format, "level": log_level},
         "state": {"directory": state, "reattach_s": reattach_s},
         "proxy": {
@@ -94,6 +110,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             "tokenizer": tokenizer,
             "engine_api_key": engine_api_key,
             "classify": classify,
+            "infer_sessions": infer_sessions,
         },
     }
     if no_state:
