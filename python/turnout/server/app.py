@@ -26,7 +26,7 @@ from turnout.server.proxy import Proxy
 from turnout.server.proxy_routes import proxy_routes
 from turnout.server.standby import Standby
 from turnout.server.state import StateDirectory, make_router
-from turnout.server.workers import engine_at
+from turnout.server.workers import engine_at, worker_routes
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,12 +103,14 @@ def make_apps(
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
     """
-    metrics = Metrics(routed, fleet)
+    metrics = Metrics(routed, fleet, None if proxy is None else proxy.counts)
     decisions = decision_routes(routed, timed=metrics.timed)
+    # Requests first: routes are looked at one after the other.
     callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
     callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
     operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
+    operators += [] if proxy is None else worker_routes(proxy)
     health = health_routes(routed)
 
     def app(routes: list[BaseRoute]) -> ASGIApp:

@@ -17,7 +17,7 @@ from turnout.feeds.status import FeedState, State
 from turnout.server import metric_table as table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric as Family
     from starlette.requests import Request
@@ -39,10 +39,14 @@ class Metrics(Collector):
     Args:
         routed: The router.
         fleet: The engines that are followed.
+        proxied: What became of requests to engines: `Proxy.counts`.
     """
 
-    def __init__(self, routed: AsyncRouter, fleet: Fleet | None = None) -> None:
+    def __init__(
+        self, routed: AsyncRouter, fleet: Fleet | None = None, proxied: Mapping[str, int] | None = None
+    ) -> None:
         """Begin to listen."""
+        self._proxied: Mapping[str, int] = {} if proxied is None else proxied
         self._routed = routed
         self._fleet = fleet
         made = {
@@ -106,6 +110,8 @@ class Metrics(Collector):
         _workloads(page, view)
         self._router(page, view)
         self._feeds(page)
+        for event, count in self._proxied.items():
+            page.put("turnout_proxy_events_total", count, event)
         yield from page.families()
         for instrument in (self._decisions, self._requests, self._holds, self._times):
             for family in instrument.collect():

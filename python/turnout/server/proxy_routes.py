@@ -10,7 +10,6 @@ from starlette.routing import Route
 
 from turnout.server.dialects import DIALECTS, TOKEN_IN
 from turnout.server.upstream import error_body
-from turnout.server.workers import worker_routes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -105,7 +104,7 @@ def proxy_routes(proxy: Proxy) -> list[Route]:
     Returns:
         The routes, those of requests first.
     """
-    return [*request_routes(proxy), *ProxyRoutes(proxy).routes(), *worker_routes(proxy)]
+    return [*request_routes(proxy), *ProxyRoutes(proxy).routes()]
 
 
 def _json(content: Any, status: int = 200) -> Response:  # noqa: ANN401 - whatever JSON can say
