@@ -45,6 +45,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "cost_prefill": _Rule("R"),
     "cost_backlog": _Rule("R"),
     "cost_decode": _Rule("R"),
+    "cost_spread": _Rule("R"),
 }
 
 _ANY: Final = (0.0, float("inf"), "a finite number >= 0")
@@ -91,6 +92,8 @@ class Limits:
         cost_prefill: (R,) weight of the seconds of prefill that the turn itself needs; default 2.
         cost_backlog: (R,) weight of the seconds of prefill queued on the replica; default 1.
         cost_decode: (R,) weight of the seconds by which the replica's charge slows the turn's decode; default 1.
+        cost_spread: (R,) weight of the seconds by which the turns of its own group that run on the replica slow the turn's
+            decode: what they share is charged once and read by each; default 0.
         placement: How the replicas that may take a new or paused session are ranked; a continuation of a charged
             session stays on its replica whatever it says. `"cost"` (default): seconds until the turn is served;
             `"round_robin"`: one after the other; `"least_loaded"`: fewest turns in flight; `"cache_aware"`: longest
@@ -132,6 +135,7 @@ class Limits:
     cost_prefill: ArrayLike | None = None
     cost_backlog: ArrayLike | None = None
     cost_decode: ArrayLike | None = None
+    cost_spread: ArrayLike | None = None
     placement: str | None = None
     placement_args: dict[str, float] | None = None
     shed: bool | None = None

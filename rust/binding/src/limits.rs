@@ -45,7 +45,7 @@ pub(crate) fn read(fields: &Bound<'_, PyAny>, replicas: Vec<String>, workloads: 
             limits, name, value;
             columns: session_cap, workload_cap, turn_cap, ceiling_tokens, overflow_tokens, growth_tokens, output_tokens, weight, price, share,
                 guarantee_tokens, limit_tokens, lease_s,
-                cost_prefill, cost_backlog, cost_decode;
+                cost_prefill, cost_backlog, cost_decode, cost_spread;
             numbers: bypass, lookahead
         }
     }

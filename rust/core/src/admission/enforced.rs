@@ -21,6 +21,7 @@ pub(crate) struct ReplicaLimits {
     pub(crate) cost_prefill: f64,
     pub(crate) cost_backlog: f64,
     pub(crate) cost_decode: f64,
+    pub(crate) cost_spread: f64,
     /// By workload.
     pub(crate) workload_cap: Vec<u64>,
     /// By workload.
@@ -73,6 +74,7 @@ impl ReplicaLimits {
             cost_prefill: 2.0,
             cost_backlog: 1.0,
             cost_decode: 1.0,
+            cost_spread: 0.0,
             workload_cap: vec![u64::MAX; workloads],
             lease: vec![0; workloads],
         }
@@ -199,6 +201,7 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
             compiled.cost_prefill = read(&limits.cost_prefill).unwrap_or(compiled.cost_prefill);
             compiled.cost_backlog = read(&limits.cost_backlog).unwrap_or(compiled.cost_backlog);
             compiled.cost_decode = read(&limits.cost_decode).unwrap_or(compiled.cost_decode);
+            compiled.cost_spread = read(&limits.cost_spread).unwrap_or(compiled.cost_spread);
             for (w, name) in workloads.iter().enumerate() {
                 let Some(column) = limits.workloads.iter().position(|other| other == name) else { continue };
                 let cell = |values: &Option<Vec<f64>>| values.as_ref().map(|values| values[at * table.columns + column]);
@@ -251,6 +254,7 @@ impl Table<'_> {
         column("cost_prefill", l.cost_prefill.as_deref(), r, None, finite, FINITE)?;
         column("cost_backlog", l.cost_backlog.as_deref(), r, None, finite, FINITE)?;
         column("cost_decode", l.cost_decode.as_deref(), r, None, finite, FINITE)?;
+        column("cost_spread", l.cost_spread.as_deref(), r, None, finite, FINITE)?;
         column("bypass", l.bypass.as_ref().map(std::slice::from_ref), none, None, unbounded, UNBOUNDED)?;
         column(
             "lookahead",
@@ -292,6 +296,6 @@ fn column(
     Err(Error::Policy { field, index, value: values[at].to_string(), accepted })
 }
 
-record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, workload_cap, lease });
+record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, cost_spread, workload_cap, lease });
 record!(WorkloadLimits { growth_tokens, output_tokens, toll, share, asked, guarantee, limit });
 record!(Enforced { step, replicas, workloads, bypass, lookahead, placement, sticky, shed });

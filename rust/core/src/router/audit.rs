@@ -24,6 +24,7 @@ impl Router {
             .and_then(|()| self.audit_states())
             .and_then(|()| self.audit_history_ends())
             .and_then(|()| self.audit_counters())
+            .and_then(|()| self.audit_groups())
             .and_then(|()| self.audit_line())
             .map_err(|problem| Error::Internal { problem })
     }
@@ -76,7 +77,7 @@ impl Router {
             let Some(placement) = placed(turn) else { continue };
             let cell = &mut sums[placement.replica as usize * workloads + turn.workload as usize];
             cell.private += self.turn_private(slot);
-            cell.output += placement.output_tokens.div_ceil(self.block_tokens);
+            cell.output += turn.output_blocks(placement.output_tokens, self.block_tokens);
             cell.turns += 1;
             claim(placement.replica, turn.workload, turn.cursor);
         }
@@ -212,6 +213,12 @@ impl Router {
         }
         if self.sessions.len() != self.session_slots.len() || self.turns.len() != self.turn_slots.len() {
             return Err("a name table and its records differ in number".into());
+        }
+        let kept = self.sessions.iter().filter(|(_, session)| session.kept.is_some()).count();
+        if kept != self.retries.len()
+            || self.retries.iter().any(|(id, &slot)| self.sessions.get(slot).is_none_or(|s| s.kept.as_ref().is_none_or(|kept| kept.turn != *id)))
+        {
+            return Err(format!("{kept} places are kept, {} are found by their turns", self.retries.len()));
         }
         if self.sessions.len() == 0 && (self.ledger_total() > 0 || self.quiet.len() + self.silence.len() + self.deadlines.len() > 0) {
             return Err("everything has ended and something is left".into());

@@ -152,14 +152,15 @@ impl Router {
         let state = &mut self.turns[turn];
         let (workload, cursor) = (state.workload, state.cursor);
         let limit = self.limits.workloads[workload as usize].output_tokens;
-        let output_tokens = state.max_new_tokens.map_or(limit, |max| max.min(limit));
-        let output_blocks = output_tokens.div_ceil(self.block_tokens);
+        let output_tokens = state.reserved_tokens(limit);
+        let output_blocks = state.output_blocks(output_tokens, self.block_tokens);
         let marked = self.index.expect(home, cursor).then(|| self.index.residency.epoch(home));
         let state = &mut self.turns[turn];
         state.state =
             TurnState::Placed(Placement { replica: home, residency_epoch: marked, started: false, output_tokens, output_blocks, reported: false });
         state.last_event = self.now;
         self.silence.insert((self.now, turn));
+        self.groups.placed(self.turns[turn].group, home);
         self.ledger.claim(&self.index.tree, home, workload, cursor, private);
         self.ledger.update(home, workload, |sums| {
             sums.output += output_blocks;
@@ -186,6 +187,7 @@ impl Router {
         let (session, workload, cursor, last_event) = (state.session, state.workload, state.cursor, state.last_event);
         let home = placement.replica;
         self.silence.remove(&(last_event, turn));
+        self.groups.unplaced(self.turns[turn].group, home);
         self.ledger.unclaim(&self.index.tree, home, workload, cursor, private);
         let output_blocks = placement.output_blocks;
         self.ledger.update(home, workload, |sums| {
@@ -209,9 +211,9 @@ impl Router {
     /// Sets the output of a placed turn to a reported count.
     pub(super) fn report_output(&mut self, turn: u32, output_tokens: u64) {
         let state = &mut self.turns[turn];
-        let (session, workload) = (state.session, state.workload);
+        let (session, workload, after) = (state.session, state.workload, state.output_blocks(output_tokens, self.block_tokens));
         let TurnState::Placed(placement) = &mut state.state else { return };
-        let (home, before, after) = (placement.replica, placement.output_blocks, output_tokens.div_ceil(self.block_tokens));
+        let (home, before) = (placement.replica, placement.output_blocks);
         placement.output_tokens = output_tokens;
         placement.output_blocks = after;
         placement.reported = true;

@@ -158,10 +158,15 @@ impl Router {
     /// Slots are reused: no open turn may go on referring to this one. A held turn that may go nowhere else leaves as lost.
     fn forget_slot(&mut self, slot: u32) {
         let other = |name: &u32| *name != slot;
+        for session in self.retries.values() {
+            if let Some(kept) = &mut self.sessions[*session].kept {
+                kept.avoid = kept.avoid.filter(other);
+            }
+        }
         let open: Vec<u32> = self.turns.iter().map(|(turn, _)| turn).collect();
         for turn in open {
             let state = &mut self.turns[turn];
-            state.avoid = state.avoid.filter(other);
+            state.avoid.retain(other);
             state.bias.retain(|bias| other(&bias.0));
             state.verdict.replica = state.verdict.replica.filter(other);
             state.verdict.alternatives = state.verdict.alternatives.map(|alternative| alternative.filter(other));

@@ -13,6 +13,7 @@ mod feeds;
 mod finish;
 mod fit;
 mod fleet;
+mod groups;
 mod infer;
 mod limits;
 mod observe;
@@ -22,6 +23,7 @@ mod pump;
 mod questions;
 mod rank;
 mod reclaim;
+mod served;
 mod sessions;
 mod stats;
 mod submit;
@@ -121,7 +123,7 @@ struct Workload {
 /// let prompt = router.hasher().prompt(&[7; 40]);
 /// let decision = router.submit(0, &Submit { session: Some("s"), ..Submit::new(TurnInput::Prompt(&prompt)) })?;
 /// assert_eq!(decision.status, Status::Placed);
-/// router.complete(1, &decision.turn, &Completion { output: Some(&[1, 2, 3]), ..Completion::default() })?;
+/// router.complete(1, &decision.turn, &Completion { output: Some(&[&[1, 2, 3]]), ..Completion::default() })?;
 /// router.end_session(2, "s", true)?;
 /// # Ok::<(), turnout_core::error::Error>(())
 /// ```
@@ -155,6 +157,9 @@ pub struct Router {
     turns: Slab<Turn>,
     turn_slots: HashMap<Arc<str>, u32, TextState>,
     closed: ClosedTurns,
+    /// Sessions that wait for an aborted turn to come back, by its id.
+    retries: HashMap<Arc<str>, u32, TextState>,
+    groups: groups::Groups,
     claim_ends: ClaimEnds,
 
     limits: Enforced,
@@ -249,6 +254,8 @@ impl Router {
             turns: Slab::default(),
             turn_slots: HashMap::with_hasher(TextState(key_seed)),
             closed: ClosedTurns::new(key_seed),
+            retries: HashMap::with_hasher(TextState(key_seed)),
+            groups: groups::Groups::new(key_seed),
             claim_ends: ClaimEnds::default(),
             limits: Enforced::new(count),
             applied_at: 0,
@@ -468,6 +475,8 @@ record!(Router {
     turns,
     turn_slots,
     closed,
+    retries,
+    groups,
     claim_ends,
     limits,
     applied_at,

@@ -39,6 +39,7 @@ impl Router {
             }
         }
         self.closed.forget(now);
+        self.groups.expire(now, self.session_ttl);
     }
 
     /// Gives up every turn that is open now unless an event names it within `after`: its caller may have gone with the process that a

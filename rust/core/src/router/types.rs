@@ -143,10 +143,23 @@ pub struct Submit<'a> {
     pub namespace: Option<&'a str>,
     /// What is asked.
     pub input: TurnInput<'a>,
-    /// Upper bound of the output.
+    /// Upper bound of the output, of each sample.
     pub max_new_tokens: Option<u64>,
+    /// Outputs that are asked for at once, at least 1: each is reserved for.
+    pub samples: u32,
+    /// Turns of one prompt that are wanted together: they queue where the first of them began, and [`Limits::cost_spread`] weighs
+    /// what they take from each other.
+    ///
+    /// [`Limits::cost_spread`]: crate::control::limits::Limits::cost_spread
+    pub group: Option<&'a str>,
+    /// Turns that the group will have; absent = it ends when none of its turns is open.
+    pub group_size: Option<u32>,
+    /// Output that the caller expects, of each sample; it stands for that of its workload.
+    pub expected_tokens: Option<u64>,
     /// Replicas that may serve this turn; absent = all.
     pub candidates: Option<&'a [&'a str]>,
+    /// Replicas that serve it only where no other candidate does. One that is not in the fleet is avoided already.
+    pub avoid: &'a [&'a str],
     /// The replica that the caller has chosen: the turn is placed there whatever the limits say, counted as forced where they say no.
     pub at: Option<&'a str>,
     /// Seconds that a caller adds to the placement cost of some replicas, or takes off it.
@@ -174,7 +187,12 @@ impl<'a> Submit<'a> {
             namespace: None,
             input,
             max_new_tokens: None,
+            samples: 1,
+            group: None,
+            group_size: None,
+            expected_tokens: None,
             candidates: None,
+            avoid: &[],
             at: None,
             bias: &[],
             owner: None,
@@ -188,14 +206,44 @@ impl<'a> Submit<'a> {
 /// What is known when a turn ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Completion<'a> {
-    /// Ids of the generated tokens.
-    pub output: Option<&'a [u32]>,
-    /// The output, hashed: what it makes of the partial block at the end of the prompt.
-    pub grown: Option<&'a Prompt>,
-    /// Number of generated tokens, where ids are unknown.
+    /// Ids of the generated tokens, one list per sample.
+    pub output: Option<&'a [&'a [u32]]>,
+    /// The same, hashed: what each makes of the partial block at the end of the prompt.
+    pub grown: Option<&'a [Prompt]>,
+    /// Number of generated tokens, of all samples together, where ids are unknown.
     pub output_tokens: Option<u64>,
+    /// Length of the prompt as the engine counted it, where that is not what was submitted.
+    pub prompt_tokens: Option<u64>,
     /// Prompt tokens that the engine served from its cache.
     pub cached_tokens: Option<u64>,
+    /// The replica that served the turn, where that is not the one it was placed on. One that is not in the fleet has gone since.
+    pub served_by: Option<&'a str>,
+    /// The sample that continues the session, of a turn with several; absent = none: the session goes on from the prompt.
+    pub keep: Option<u32>,
+    /// Why a turn is aborted.
+    pub cause: Cause,
+    /// An aborted turn is coming back: it keeps its place in the line.
+    pub retry: bool,
+}
+
+/// Why a caller aborts a turn: a closed list, for counting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Nobody wants it any more.
+    #[default]
+    Cancelled,
+    /// It took too long. A retry avoids the replica.
+    Timeout,
+    /// The engine failed. A retry avoids the replica.
+    Error,
+    /// Its weights are too old.
+    Stale,
+}
+
+impl Cause {
+    /// Every cause by its name.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("cancelled", Self::Cancelled), ("timeout", Self::Timeout), ("error", Self::Error), ("stale", Self::Stale)];
 }
 
 /// Where a turn stands.
@@ -274,6 +322,8 @@ pub enum Reason {
     Silent,
     /// Lost: its session was ended, or its owner is gone.
     SessionEnded,
+    /// Placed: another replica than the one it was sent to serves it.
+    Elsewhere,
 }
 
 impl Reason {
@@ -303,6 +353,7 @@ impl Reason {
             Self::Unconfirmed => "unconfirmed",
             Self::Silent => "silent",
             Self::SessionEnded => "session_ended",
+            Self::Elsewhere => "elsewhere",
         }
     }
 }
@@ -427,7 +478,8 @@ pub enum WeightsMode {
 record!(ReplicaConfig { name, kv_tokens, prefill_tokens_per_s, decode_s_per_kv_token, block_tokens });
 record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s });
 record!(Status as status: Placed = 0, Held = 1, Rejected = 2, Expired = 3, Lost = 4);
-record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20, SessionEnded = 21);
+record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20, SessionEnded = 21, Elsewhere = 22);
+record!(Cause as cause: Cancelled = 0, Timeout = 1, Error = 2, Stale = 3);
 record!(Receipt {
     prompt_tokens,
     matched_tokens,
