@@ -319,3 +319,21 @@ fn a_reservation_that_is_given_up_lets_others_in() {
     fleet.router.abort(1, &large.turn, &Completion::default()).unwrap();
     assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [small.turn]);
 }
+
+/// Blocks of 1. A replica is reserved for a turn, and more turns than a scan looks at come before it in the line: it is asked all the
+/// same. Nobody else may have the replica, so otherwise it would stand empty for ever.
+#[test]
+fn a_reserved_turn_is_asked_behind_the_lookahead() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["w"]);
+    fleet.limit(0, |limits| limits.bypass = Some(0.0));
+    placed(&fleet.submit(0, "x", "w", &[(0, 600)]));
+    let large = fleet.submit(0, "large", "w", &[(10_000, 700)]);
+    held(&large, Reason::Ceiling);
+    for at in 0..20u32 {
+        let (name, prompt) = (format!("s{at}"), fleet.prompt(&[(20_000 + at * 1_000, 100)]));
+        let submit = Submit { turn: Some(&name), session: Some(&name), priority: 1, ..Submit::new(TurnInput::Prompt(&prompt)) };
+        held(&fleet.router.submit(1, &submit).unwrap(), if at < 8 { Reason::Reserved } else { Reason::Behind });
+    }
+    let woken: Vec<String> = fleet.end(2, "x").iter().map(|word| word.turn.to_string()).collect();
+    assert_eq!(woken, [&*large.turn, "s0", "s1", "s2"]);
+}
