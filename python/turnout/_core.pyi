@@ -199,8 +199,8 @@ class Decision:
     def reason(self) -> str:
         """Why, from a closed list.
 
-        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`, `elsewhere`. Held:
-        `no_replica`, `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
+        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`, `elsewhere`. Held: `no_replica`,
+        `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
         `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `unconfirmed`,
         `session_ended`.
         """
@@ -607,14 +607,14 @@ class Router:
             workload: The workload; absent = the session's, else the first one.
             namespace: Model, adapter, salt: what makes equal tokens unequal caches.
             max_new_tokens: Upper bound of the output, of each sample, tokens.
-            samples: Outputs asked for at once, 1..65536: each is reserved for. Afterwards they stay in the cache as long as
-                the engine keeps them, and are charged to nobody but the one that `complete` keeps.
-            group: Turns of one prompt that are wanted together, as the samples of one question: they queue where the first
-                of them began, and `Limits.cost_spread` weighs what they take from each other.
-            group_size: Turns that the group will have, 1..65536: it is remembered until they came. None = it ends when none
-                of its turns is open.
-            expected_tokens: Output that the caller expects, of each sample, tokens: it stands for that of the workload in
-                the placement cost and, where the policy reserves outputs, in the reservation.
+            samples: Outputs asked for at once, 1..65536: each is reserved for. Afterwards they stay in the cache as
+                long as the engine keeps them, and are charged to nobody but the one that `complete` keeps.
+            group: Turns of one prompt that are wanted together, as the samples of one question: they queue where the
+                first of them began, and `Limits.cost_spread` weighs what they take from each other.
+            group_size: Turns that the group will have, 1..65536: it is remembered until they came. None = it ends when
+                none of its turns is open.
+            expected_tokens: Output that the caller expects, of each sample, tokens: it stands for that of the workload
+                in the placement cost and, where the policy reserves outputs, in the reservation.
             priority: Order among the held turns of the workload, highest first; paused sessions go before new ones
                 whatever theirs is. Expected lengths as priorities give longest (or, negated, shortest) first.
             candidates: Replicas that may serve the turn; absent = all.
@@ -807,8 +807,8 @@ class Router:
             keep: As for `complete`.
             reason: Why: nobody wants it, it took too long, the engine failed, or its weights are too old. Counted, and
                 after `timeout` and `error` a retry avoids the replica.
-            retry: The turn comes back: the next attempt with its id, or the next turn of its session, waits where this one
-                did, and a session of this turn alone goes on.
+            retry: The turn comes back: the next attempt with its id, or the next turn of its session, waits where this
+                one did, and a session of this turn alone goes on.
             now: Time, s.
 
         Returns:

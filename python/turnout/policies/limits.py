@@ -92,16 +92,16 @@ class Limits:
         cost_prefill: (R,) weight of the seconds of prefill that the turn itself needs; default 2.
         cost_backlog: (R,) weight of the seconds of prefill queued on the replica; default 1.
         cost_decode: (R,) weight of the seconds by which the replica's charge slows the turn's decode; default 1.
-        cost_spread: (R,) weight of the seconds by which the turns of its own group that run on the replica slow the turn's
-            decode: what they share is charged once and read by each; default 0.
+        cost_spread: (R,) weight of the seconds by which the turns of its own group that run on the replica slow the
+            turn's decode: what they share is charged once and read by each; default 0.
         placement: How the replicas that may take a new or paused session are ranked; a continuation of a charged
             session stays on its replica whatever it says. `"cost"` (default): seconds until the turn is served;
             `"round_robin"`: one after the other; `"least_loaded"`: fewest turns in flight; `"cache_aware"`: longest
             cached prefix while the fleet is balanced, fewest turns else; `"dynamo"`: prefill blocks + blocks held;
             `"hash"`: rendezvous hash of the session's name.
-        placement_args: Parameters of the placement, by name: `least_loaded` has `turns` (1) and `sessions` (0), the
-            weights of turns in flight and of charged sessions; `cache_aware` has `cache_threshold` (0.3),
-            `balance_abs` (64) and `balance_rel` (1.5); `dynamo` has `overlap_weight` (1) and `temperature` (0).
+        placement_args: Parameters of the placement, by name, with their defaults: `least_loaded` has `turns` (1) and
+            `sessions` (0), the weights of turns in flight and of charged sessions; `cache_aware` has `cache_threshold`
+            (0.3), `balance_abs` (64) and `balance_rel` (1.5); `dynamo` has `overlap_weight` (1) and `temperature` (0).
             All have `sticky` (1): 0 reclaims a session as soon as it is idle, so that each of its turns is placed anew.
         shed: True reclaims idle sessions above `session_cap` or `workload_cap`, those admitted last first; default
             False: caps evict nobody.

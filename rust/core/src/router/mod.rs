@@ -8,6 +8,7 @@ mod audit;
 mod book;
 mod checks;
 mod choose;
+mod config;
 mod families;
 mod feeds;
 mod finish;
@@ -46,7 +47,7 @@ use crate::placement::{Load, Ties};
 use crate::prompt::BlockHasher;
 use crate::record::codec::record;
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
-use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
+use crate::units::{MAX_NANOS, Nanos, nanos, seconds};
 use trunks::ClaimEnds;
 use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
 
@@ -362,47 +363,6 @@ impl Router {
         if known {
             self.release_lost();
         }
-    }
-
-    /// Adds a replica unless its name is taken.
-    fn add_slot(&mut self, config: ReplicaConfig) -> bool {
-        if self.replica_slots.contains_key(&config.name) {
-            return false;
-        }
-        let others: Vec<u32> = self.live().collect();
-        let blocks = capacity_blocks(config.kv_tokens, self.hasher.block_tokens());
-        let slot = self.replicas.iter().position(|replica| !replica.alive).unwrap_or(self.replicas.len()) as u32;
-        let weights_epoch = self.replicas.get(slot as usize).map_or(0, |old| old.weights_epoch + 1);
-        self.replica_slots.insert(config.name.clone(), slot);
-        let replica = Replica {
-            config,
-            alive: true,
-            closing: None,
-            blocks,
-            weight_version: -1,
-            weights_epoch,
-            prefill_until: 0,
-            prefilling: 0,
-            shortfall: [0; 3],
-            lost_blocks: 0,
-            observed: observe::Observed::default(),
-            hits: [0.0; 2],
-            decoded: Rate::default(),
-            dead: Rate::default(),
-            reserved_for: None,
-            idle: vec![BTreeSet::new(); self.workloads.len()],
-        };
-        if slot as usize == self.replicas.len() {
-            self.replicas.push(replica);
-        } else {
-            self.replicas[slot as usize] = replica;
-        }
-        self.index.residency.add_replica(slot);
-        self.ledger.add_replica(slot);
-        self.limits.add_replica(slot, blocks, &others, self.workloads.len());
-        self.all_changed = true;
-        self.scale_guarantees();
-        true
     }
 }
 
