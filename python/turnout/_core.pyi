@@ -615,8 +615,8 @@ class Router:
                 none of its turns is open.
             expected_tokens: Output that the caller expects, of each sample, tokens: it stands for that of the workload
                 in the placement cost and, where the policy reserves outputs, in the reservation.
-            priority: Order among the held turns of the workload, highest first; paused sessions go before new ones
-                whatever theirs is. Expected lengths as priorities give longest (or, negated, shortest) first.
+            priority: Order among the held turns of the workload, highest first; 0 leaves it to the session's `hint`.
+                Paused sessions go before new ones whatever theirs is.
             candidates: Replicas that may serve the turn; absent = all.
             avoid: Replicas that serve it only where no other candidate does. One that is not in the fleet is avoided
                 already, so it is no error.
@@ -833,6 +833,33 @@ class Router:
         Raises:
             UnknownSession: The parent does not exist.
             InvalidArgument: The child's name is in use.
+        """
+
+    def hint(
+        self,
+        session: str,
+        *,
+        idle_s: float | None = None,
+        expected_tokens: int | None = None,
+        priority: int | None = None,
+        now: float | None = None,
+    ) -> Outcome:
+        """Say what is expected of a session. What is left out stays as it was. Never fails for an unknown session.
+
+        Args:
+            session: The session.
+            idle_s: Time from now, or from the end of its running turn on, until its next turn, s; forgotten when that
+                comes. Longer than its lease: it may be reclaimed at once. Shorter: its lease ends then. A hint protects
+                nobody for longer than the limits do.
+            expected_tokens: Output expected of its next turn, tokens; as that of `submit`, which wins.
+            priority: Priority of its turns from now on, those that wait included, where `submit` names none.
+            now: Time, s.
+
+        Returns:
+            `done` or `unknown`.
+
+        Raises:
+            InvalidArgument: A value is out of range: `idle_s` is at least 0, `expected_tokens` at most 2^40.
         """
 
     def end_session(self, session: str, *, completed: bool = True, now: float | None = None) -> Outcome:

@@ -62,6 +62,7 @@ OPERATIONS: Final = (
     Operation("complete", schema.End, schema.Outcome, "End a turn: prompt and output become history."),
     Operation("abort", schema.Abort, schema.Outcome, "End a held or placed turn early."),
     Operation("fork", schema.Fork, schema.Outcome, "Start a session on the history of another."),
+    Operation("hint", schema.Hint, schema.Outcome, "Say what is expected of a session: gap, output, priority."),
     Operation("end_session", schema.EndSession, schema.Outcome, "End a session; its open turns are aborted."),
     Operation("beat", schema.Beat, schema.BeatReply, "An owner lives; answers which of its turns were lost."),
     Operation("owner_lost", schema.Owner, schema.Outcome, "An owner is gone: end its sessions."),
@@ -211,6 +212,10 @@ class Decisions:
 
     def _fork(self, message: schema.Fork, _: Request) -> schema.Outcome:
         return schema.outcome_of(self.routed.fork(message.session, message.child))
+
+    def _hint(self, message: schema.Hint, _: Request) -> schema.Outcome:
+        expected = {name: getattr(message, name) for name in ("idle_s", "expected_tokens", "priority")}
+        return schema.outcome_of(self.routed.hint(message.session, **expected))
 
     def _end_session(self, message: schema.EndSession, _: Request) -> schema.Outcome:
         return schema.outcome_of(self.routed.end_session(message.session, completed=message.completed))

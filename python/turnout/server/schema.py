@@ -129,6 +129,15 @@ class Fork(Message):
     child: Name
 
 
+class Hint(Message):
+    """Say what is expected of a session; what is left out stays as it was."""
+
+    session: Name
+    idle_s: Seconds | None = None
+    expected_tokens: Count | None = None
+    priority: int | None = None
+
+
 class EndSession(Message):
     """End a session."""
 

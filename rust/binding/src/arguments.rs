@@ -69,6 +69,11 @@ pub(crate) fn priority(object: &Bound<'_, PyAny>) -> PyResult<i32> {
     }
 }
 
+/// The same, or none.
+pub(crate) fn optional_priority(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+    if object.is_none() { Ok(None) } else { priority(object).map(Some) }
+}
+
 /// Seconds by replica.
 pub(crate) fn bias(object: &Bound<'_, PyAny>) -> PyResult<Vec<(String, f64)>> {
     if object.is_none() {

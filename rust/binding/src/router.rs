@@ -8,7 +8,7 @@ use turnout_core::error::{Error, Result};
 use turnout_core::prompt::{BlockHasher, HashKey};
 use turnout_core::record::recorder::Recorder;
 use turnout_core::router::Router as CoreRouter;
-use turnout_core::router::types::{Completion, Metrics, Outcome as CoreOutcome, RouterConfig, Submit, WeightsMode};
+use turnout_core::router::types::{Completion, Hint, Metrics, Outcome as CoreOutcome, RouterConfig, Submit, WeightsMode};
 use turnout_core::units::{Nanos, seconds};
 
 use crate::arguments::{self, duration, time};
@@ -264,6 +264,19 @@ impl Router {
     #[pyo3(signature = (session, child, *, now = None))]
     fn fork(&self, session: &str, child: &str, now: Option<f64>) -> PyResult<Outcome> {
         self.event(now, |core, now| core.fork(now, session, child))
+    }
+
+    #[pyo3(signature = (session, *, idle_s = None, expected_tokens = None, priority = None, now = None))]
+    fn hint(
+        &self,
+        session: &str,
+        idle_s: Option<f64>,
+        #[pyo3(from_py_with = arguments::expected_tokens)] expected_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::optional_priority)] priority: Option<i32>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let idle = idle_s.map(|seconds| duration("idle_s", Some(seconds)).map(|gap| gap.unwrap_or(Nanos::MAX))).transpose()?;
+        self.event(now, |core, now| core.hint(now, session, &Hint { idle, expected_tokens, priority }))
     }
 
     #[pyo3(signature = (session, *, completed = true, now = None))]

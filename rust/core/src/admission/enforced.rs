@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::admission::line::Order;
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -33,6 +34,7 @@ pub(crate) struct ReplicaLimits {
 pub(crate) struct WorkloadLimits {
     pub(crate) growth_tokens: u64,
     pub(crate) output_tokens: u64,
+    pub(crate) order: Order,
     /// What one first admission adds to the virtual time: price / weight.
     pub(crate) toll: f64,
     pub(crate) share: f64,
@@ -45,7 +47,8 @@ pub(crate) struct WorkloadLimits {
 }
 
 impl WorkloadLimits {
-    const UNLIMITED: Self = Self { growth_tokens: 0, output_tokens: 0, toll: 1.0, share: 1.0, asked: 0, guarantee: 0, limit: UNBOUNDED_BLOCKS };
+    const UNLIMITED: Self =
+        Self { growth_tokens: 0, output_tokens: 0, order: Order::Fifo, toll: 1.0, share: 1.0, asked: 0, guarantee: 0, limit: UNBOUNDED_BLOCKS };
 }
 
 /// Limits in force.
@@ -166,6 +169,7 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
         let read = |values: &Option<Vec<f64>>, default: f64| values.as_ref().map_or(default, |values| values[column]);
         row.growth_tokens = (read(&limits.growth_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
         row.output_tokens = (read(&limits.output_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
+        row.order = limits.order.as_ref().map_or(Ok(Order::Fifo), |names| order(&names[column], name))?;
         let weight = read(&limits.weight, 1.0);
         row.toll = read(&limits.price, 1.0) / weight;
         row.share = read(&limits.share, weight);
@@ -234,6 +238,10 @@ impl Table<'_> {
         }
         let l = self.limits;
         let (r, w) = (&l.replicas[..], &l.workloads[..]);
+        if let Some(names) = l.order.as_ref().filter(|names| names.len() != w.len()) {
+            let value = format!("{} values", names.len());
+            return Err(Error::Policy { field: "order", index: String::new(), value, accepted: "one value per row of its shape" });
+        }
         let none: &[Arc<str>] = &[];
         let unbounded = |value: f64| value >= 0.0;
         let finite = |value: f64| value >= 0.0 && value.is_finite();
@@ -267,6 +275,15 @@ impl Table<'_> {
     }
 }
 
+fn order(name: &str, workload: &Arc<str>) -> Result<Order> {
+    Order::NAMES.iter().find(|known| known.0 == name).map(|known| known.1).ok_or_else(|| Error::Policy {
+        field: "order",
+        index: workload.to_string(),
+        value: format!("{name:?}"),
+        accepted: "fifo, longest_first or shortest_first",
+    })
+}
+
 /// Checks the shape and every value of one field. No rows = a scalar.
 fn column(
     field: &'static str,
@@ -297,5 +314,5 @@ fn column(
 }
 
 record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, cost_spread, workload_cap, lease });
-record!(WorkloadLimits { growth_tokens, output_tokens, toll, share, asked, guarantee, limit });
+record!(WorkloadLimits { growth_tokens, output_tokens, order, toll, share, asked, guarantee, limit });
 record!(Enforced { step, replicas, workloads, bypass, lookahead, placement, sticky, shed });

@@ -4,7 +4,7 @@ use super::codec::{Damaged, Reader, Record, Taken, record};
 use crate::control::limits::Limits;
 use crate::index::CacheEvent;
 use crate::prompt::Prompt;
-use crate::router::types::{Cause, Metrics, ReplicaConfig, WeightsMode};
+use crate::router::types::{Cause, Hint, Metrics, ReplicaConfig, WeightsMode};
 use crate::units::Nanos;
 
 /// Declares the events: number, name, and fields. Writing, reading and naming follow from the one list.
@@ -67,6 +67,7 @@ events! {
     20 View "view" {}
     21 Drain "drain" {}
     23 Rescan "rescan" {}
+    24 Hint "hint" { session: String, hint: Hint }
     22 ExpectCallers "expect_callers" { after: Nanos }
 }
 

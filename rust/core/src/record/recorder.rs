@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::index::CacheEvent;
 use crate::prompt::Prompt;
 use crate::router::Router;
-use crate::router::types::{Completion, Decision, Metrics, Outcome, ReplicaConfig, Submit, TurnInput, WeightsMode};
+use crate::router::types::{Completion, Decision, Hint, Metrics, Outcome, ReplicaConfig, Submit, TurnInput, WeightsMode};
 use crate::units::{MAX_NANOS, Nanos};
 
 /// A router whose events can be written down.
@@ -223,6 +223,15 @@ impl Recorder {
     pub fn fork(&mut self, now: Nanos, session: &str, child: &str) -> Result<Outcome> {
         let now = self.inside(now);
         self.run(now, || Event::Fork { session: session.into(), child: child.into() }, |router| router.fork(now, session, child))
+    }
+
+    /// See [`Router::hint`].
+    ///
+    /// # Errors
+    /// Those of [`Router::hint`].
+    pub fn hint(&mut self, now: Nanos, session: &str, hint: &Hint) -> Result<Outcome> {
+        let now = self.inside(now);
+        self.run(now, || Event::Hint { session: session.into(), hint: *hint }, |router| router.hint(now, session, hint))
     }
 
     /// See [`Router::end_session`].

@@ -53,6 +53,7 @@ impl Recorder {
             Event::Progress { turn, output_tokens, served_by } => self.progress(now, turn, *output_tokens, served_by.as_deref()),
             Event::Fork { session, child } => self.fork(now, session, child),
             Event::EndSession { session, completed } => self.end_session(now, session, *completed),
+            Event::Hint { session, hint } => self.hint(now, session, hint),
             Event::OwnerLost { owner } => self.owner_lost(now, owner),
             Event::AddReplica { replica } => self.add_replica(now, replica),
             Event::SetReplica { replica } => self.set_replica(now, replica),

@@ -151,10 +151,19 @@ impl Router {
             }
         }
         let ends = |(slot, replica): (usize, &super::Replica)| {
-            let leases = &self.limits.replicas[slot].lease;
-            let idle = replica.idle.iter().zip(leases);
-            idle.flat_map(|(idle, &lease)| idle.iter().map(move |&(since, session)| (since.saturating_add(lease), session))).collect::<Vec<_>>()
+            let idle = replica.idle.iter().flatten();
+            idle.map(|&(_, session)| (self.lease_end(&self.limits, session, slot as u32), session)).collect::<Vec<_>>()
         };
+        for (slot, replica) in self.replicas.iter().enumerate() {
+            for (workload, idle) in replica.idle.iter().enumerate() {
+                let free = |&&(_, session): &&(u64, u32)| {
+                    self.sessions[session].gap.is_some() && self.lease_end(&self.limits, session, slot as u32) <= self.now
+                };
+                if !idle.iter().filter(free).eq(&replica.released[workload]) {
+                    return Err(format!("{:?}: not those of workload {workload} are released whom hints free", replica.config.name));
+                }
+            }
+        }
         let leases: BTreeSet<(u64, u32)> = self.replicas.iter().enumerate().flat_map(ends).filter(|end| end.0 > self.now).collect();
         if leases != self.leases {
             return Err(format!("{} leases run, {} are listed", leases.len(), self.leases.len()));
@@ -172,6 +181,11 @@ impl Router {
                 return Err("a turn that has ended is still to be confirmed".into());
             }
             let held = matches!(turn.state, TurnState::Held { .. });
+            if let TurnState::Held { place, .. } = turn.state
+                && (place.1, place.2) != (self.place_of(slot).1, self.place_of(slot).2)
+            {
+                return Err(format!("turn {:?} stands at {place:?}, it belongs at {:?}", turn.id, self.place_of(slot)));
+            }
             if line.contains(&slot) != held || self.silence.contains(&(turn.last_event, slot)) == held {
                 return Err(format!("turn {:?} is in the wrong list", turn.id));
             }

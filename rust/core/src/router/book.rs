@@ -100,22 +100,24 @@ impl Router {
     }
 
     /// Lists an idle session, and the end of its lease where that is still to come.
-    fn rest(&mut self, session: u32) {
+    pub(super) fn rest(&mut self, session: u32) {
         let state = &self.sessions[session];
-        let (home, workload, since) = (state.home.expect("an idle session is charged"), state.workload, state.idle_since);
-        self.replicas[home as usize].idle[workload as usize].insert((since, session));
-        let end = since.saturating_add(self.limits.replicas[home as usize].lease[workload as usize]);
+        let (home, workload, entry) = (state.home.expect("an idle session is charged"), state.workload, (state.idle_since, session));
+        let (end, hinted) = (self.lease_end(&self.limits, session, home), state.gap.is_some());
+        self.replicas[home as usize].idle[workload as usize].insert(entry);
         if end > self.now {
             self.leases.insert((end, session));
+        } else if hinted {
+            self.replicas[home as usize].released[workload as usize].insert(entry);
         }
     }
 
-    /// Takes a session that is no longer idle on `home` off both lists.
-    fn stir(&mut self, session: u32, home: u32) {
+    /// Takes a session that is no longer idle on `home` off every list.
+    pub(super) fn stir(&mut self, session: u32, home: u32) {
         let (workload, since) = (self.sessions[session].workload, self.sessions[session].idle_since);
         self.replicas[home as usize].idle[workload as usize].remove(&(since, session));
-        let end = since.saturating_add(self.limits.replicas[home as usize].lease[workload as usize]);
-        self.leases.remove(&(end, session));
+        self.replicas[home as usize].released[workload as usize].remove(&(since, session));
+        self.leases.remove(&(self.lease_end(&self.limits, session, home), session));
     }
 
     /// Lists the ends of leases anew where limits changed them.
@@ -128,9 +130,13 @@ impl Router {
                     continue;
                 }
                 for &(since, session) in sessions {
-                    self.leases.remove(&(since.saturating_add(old), session));
-                    if since.saturating_add(new) > self.now {
-                        self.leases.insert((since.saturating_add(new), session));
+                    self.leases.remove(&(self.lease_end(before, session, slot), session));
+                    self.replicas[slot as usize].released[workload].remove(&(since, session));
+                    let end = self.lease_end(&self.limits, session, slot);
+                    if end > self.now {
+                        self.leases.insert((end, session));
+                    } else if self.sessions[session].gap.is_some() {
+                        self.replicas[slot as usize].released[workload].insert((since, session));
                     }
                 }
             }

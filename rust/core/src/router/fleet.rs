@@ -166,6 +166,7 @@ impl Router {
             dead: Rate::default(),
             reserved_for: None,
             idle: vec![BTreeSet::new(); self.workloads.len()],
+            released: vec![BTreeSet::new(); self.workloads.len()],
         };
         if slot as usize == self.replicas.len() {
             self.replicas.push(replica);

@@ -15,6 +15,7 @@ mod finish;
 mod fit;
 mod fleet;
 mod groups;
+mod hints;
 mod infer;
 mod limits;
 mod observe;
@@ -83,6 +84,8 @@ struct Replica {
     /// The blocked turn it drains for.
     reserved_for: Option<u32>,
     idle: Vec<BTreeSet<(Nanos, u32)>>,
+    /// Those of them that a hint has freed before their lease would have ended, or that it let end.
+    released: Vec<BTreeSet<(Nanos, u32)>>,
 }
 
 /// Why a replica admits nobody.
@@ -407,7 +410,8 @@ record!(Replica {
     decoded,
     dead,
     reserved_for,
-    idle
+    idle,
+    released
 });
 record!(Closing as closing: Drain = 0, Remove = 1);
 record!(Workload { config, estimator, arrivals, finishes, finished, pauses, moves, forced });

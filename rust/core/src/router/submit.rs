@@ -68,13 +68,16 @@ impl Router {
         self.own(session, submit.owner);
         let turn = self.new_turn(submit, session, path, named, since);
         self.join_group(turn, submit.group, submit.group_size);
+        // What was expected has come.
+        self.expect_gap(session, None);
+        self.sessions[session].expected_tokens = None;
         let workload = self.turns[turn].workload;
         self.workloads[workload as usize].arrivals.count(self.now);
-        Ok(self.decide(turn, submit.hold && submit.at.is_none(), submit.priority))
+        Ok(self.decide(turn, submit.hold && submit.at.is_none()))
     }
 
     /// Places, queues or rejects a new turn.
-    fn decide(&mut self, turn: u32, hold: bool, priority: i32) -> Decision {
+    fn decide(&mut self, turn: u32, hold: bool) -> Decision {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
         let home = self.sessions[session].home;
@@ -105,11 +108,7 @@ impl Router {
         if self.line.len() >= self.max_held && hold {
             return self.reject(turn, Reason::LineFull);
         }
-        let urgency = -i64::from(priority);
-        let place = match self.sessions[session].admitted.or_else(|| self.family_admission(session)) {
-            Some(admitted) => (false, urgency, admitted, turn),
-            None => (true, urgency, self.turns[turn].since, turn),
-        };
+        let place = self.place_of(turn);
         let workload = self.turns[turn].workload;
         self.turns[turn].state = TurnState::Held { place, bypassed: 0, tried: Tried::default() };
         self.line.insert(workload, place, blocks);
@@ -388,6 +387,9 @@ impl Router {
             weights_epoch: 0,
             meter: crate::sessions::Meter { at: self.now, ..Default::default() },
             turns_completed: 0,
+            gap: None,
+            expected_tokens: None,
+            priority: 0,
             kept: None,
         };
         let slot = self.sessions.insert(session);
@@ -427,6 +429,7 @@ impl Router {
             limits_step: self.limits.step,
         };
         self.sessions[session].root = path.root;
+        let expected = self.sessions[session].expected_tokens;
         let turn = Turn {
             id: id.clone(),
             attempt: submit.attempt,
@@ -440,7 +443,8 @@ impl Router {
             known_tokens: path.known_tokens,
             max_new_tokens: submit.max_new_tokens,
             samples: submit.samples,
-            expected_tokens: submit.expected_tokens,
+            expected_tokens: submit.expected_tokens.or(expected),
+            priority: if submit.priority == 0 { self.sessions[session].priority } else { submit.priority },
             group: None,
             candidates: named.candidates,
             bias: named.bias,
@@ -448,7 +452,7 @@ impl Router {
             deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
             submitted_at: self.now,
             last_event: self.now,
-            state: TurnState::Held { place: (true, 0, 0, 0), bypassed: 0, tried: Tried::default() },
+            state: TurnState::Held { place: (true, 0, 0, 0, 0), bypassed: 0, tried: Tried::default() },
             verdict: Verdict { status: Status::Held, replica: None, cached_tokens: 0, alternatives: [None; 3], reason: Reason::Behind, receipt },
         };
         let slot = self.turns.insert(turn);

@@ -34,7 +34,11 @@ impl Router {
         }
         while let Some(&(end, session)) = self.leases.first().filter(|first| first.0 <= now) {
             self.leases.remove(&(end, session));
-            if let Some(home) = self.sessions[session].home {
+            let state = &self.sessions[session];
+            if let Some(home) = state.home {
+                if state.gap.is_some() {
+                    self.replicas[home as usize].released[state.workload as usize].insert((state.idle_since, session));
+                }
                 self.ledger.touch(home);
             }
         }

@@ -74,7 +74,8 @@ pub struct Submit<'a> {
     pub bias: &'a [(&'a str, f64)],
     /// Who answers for the session: when it is lost, so is the session.
     pub owner: Option<&'a str>,
-    /// Order among the held turns of its workload, after paused sessions before new ones: the highest first. 0 is usual.
+    /// Order among the held turns of its workload, after paused sessions before new ones: the highest first. 0 is usual, and leaves
+    /// the word to the session's hint.
     pub priority: i32,
     /// `false`: never hold; place at once and count it as forced when limits say no.
     pub hold: bool,
@@ -152,6 +153,17 @@ impl Cause {
     /// Every cause by its name.
     pub const NAMES: [(&'static str, Self); 4] =
         [("cancelled", Self::Cancelled), ("timeout", Self::Timeout), ("error", Self::Error), ("stale", Self::Stale)];
+}
+
+/// What a caller knows of a session before its next turn; what is left out stays as it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Nanoseconds from now, or from the end of its running turn on, until its next turn is expected.
+    pub idle: Option<Nanos>,
+    /// Output that is expected of its next turn.
+    pub expected_tokens: Option<u64>,
+    /// Priority of its turns from now on, those that wait included, where their submit names none.
+    pub priority: Option<i32>,
 }
 
 /// Where a turn stands.
@@ -400,6 +412,7 @@ record!(Receipt {
     limits_step
 });
 record!(Decision { turn, attempt, status, replica, cached_tokens, alternatives, reason, receipt, seq });
+record!(Hint { idle, expected_tokens, priority });
 record!(Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens });
 record!(WeightsMode as weightsmode: Flush = 0, Keep = 1, Salt = 2);
 

@@ -65,6 +65,12 @@ pub(crate) struct Session {
     pub(crate) weights_epoch: u32,
     pub(crate) meter: Meter,
     pub(crate) turns_completed: u64,
+    /// How long it is expected to be idle after its last turn, until the next one comes.
+    pub(crate) gap: Option<Nanos>,
+    /// Output that is expected of its next turn.
+    pub(crate) expected_tokens: Option<u64>,
+    /// Priority of its turns that name none.
+    pub(crate) priority: i32,
     /// The place that an aborted turn left to the next one.
     pub(crate) kept: Option<Kept>,
 }
@@ -138,6 +144,7 @@ pub(crate) struct Turn {
     pub(crate) samples: u32,
     /// Output that its caller expects, of each sample.
     pub(crate) expected_tokens: Option<u64>,
+    pub(crate) priority: i32,
     /// The group that it belongs to.
     pub(crate) group: Option<u32>,
     /// Replicas that may serve it; `None` = all.
@@ -262,6 +269,9 @@ record!(Session {
     weights_epoch,
     meter,
     turns_completed,
+    gap,
+    expected_tokens,
+    priority,
     kept
 });
 record!(Kept { turn, since, avoid });
@@ -280,6 +290,7 @@ record!(Turn {
     max_new_tokens,
     samples,
     expected_tokens,
+    priority,
     group,
     candidates,
     avoid,

@@ -82,6 +82,12 @@ pub(crate) enum Event {
         session: usize,
         completed: bool,
     },
+    Hint {
+        session: usize,
+        idle: Option<u64>,
+        expected: Option<u64>,
+        priority: Option<i32>,
+    },
     Fork {
         session: usize,
         child: usize,
@@ -150,6 +156,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => any::<usize>().prop_map(|turn| Event::Retry { turn }),
         1 => any::<usize>().prop_map(|turn| Event::Repeat { turn }),
         2 => (0..6usize, any::<bool>()).prop_map(|(session, completed)| Event::End { session, completed }),
+        2 => (0..6usize, option::of(0..9_000u64), option::of(0..60u64), option::weighted(0.3, -2..3i32)).prop_map(|(session, idle, expected, priority)| Event::Hint { session, idle, expected, priority }),
         1 => (0..6usize, 0..6usize).prop_map(|(session, child)| Event::Fork { session, child }),
         1 => (0..3usize).prop_map(|replica| Event::Lose { replica }),
         2 => (0..3usize, 40..400u64).prop_map(|(replica, tokens)| Event::Add { replica, tokens }),

@@ -13,7 +13,7 @@ use turnout_core::error::Error;
 use turnout_core::record::recorder::Recorder;
 use turnout_core::router::Router;
 use turnout_core::router::types::{
-    Cause, Completion, Decision, Effect, Metrics, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
+    Cause, Completion, Decision, Effect, Hint, Metrics, Reason, ReplicaConfig, RouterConfig, Status, Submit, TurnInput, WeightsMode, WorkloadConfig,
 };
 
 use events::By;
@@ -24,6 +24,7 @@ pub(crate) const SESSIONS: [&str; 6] = ["s0", "s1", "s2", "s3", "s4", "s5"];
 pub(crate) const REPLICAS: [&str; 3] = ["r0", "r1", "r2"];
 const GROUPS: [&str; 2] = ["g0", "g1"];
 const OWNERS: [&str; 2] = ["o0", "o1"];
+const ORDERS: [&str; 3] = ["fifo", "longest_first", "shortest_first"];
 const PLACEMENTS: [&str; 6] = ["cost", "round_robin", "least_loaded", "cache_aware", "dynamo", "hash"];
 const WORKLOADS: [&str; 2] = ["a", "b"];
 
@@ -355,6 +356,13 @@ impl Caller {
                 self.router.end_session(self.now, SESSIONS[*session], *completed).expect("never fails");
                 self.ended(*session);
             }
+            Event::Hint { session, idle, expected, priority } => {
+                let hint = Hint { idle: idle.map(|millis| millis * 1_000_000), expected_tokens: *expected, priority: *priority };
+                let known = self.router.peek_session(SESSIONS[*session]).is_ok();
+                let effect = self.router.hint(self.now, SESSIONS[*session], &hint).expect("within bounds").effect;
+                // A timer of this very event may have ended it.
+                prop_assert!(known || effect == Effect::Unknown);
+            }
             Event::Fork { session, child } => {
                 if self.router.fork(self.now, SESSIONS[*session], SESSIONS[*child]).is_ok()
                     && let Some(history) = self.histories.get(session).cloned()
@@ -425,6 +433,7 @@ impl Caller {
                     lookahead: Some(f64::from(caps[0] % 3 + 1)),
                     guarantee_tokens: Some(workload_guarantees.to_vec()),
                     limit_tokens: Some(workload_limits.to_vec()),
+                    order: Some([0, 1].map(|at| ORDERS[usize::from(caps[at]) / 80 % 3].into()).to_vec()),
                     shed: Some(*shed),
                     placement: Some(PLACEMENTS[*placement].into()),
                     placement_args: vec![("sticky".into(), f64::from(u8::from(*sticky)))],
