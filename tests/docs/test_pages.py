@@ -26,6 +26,7 @@ def blocks(page: str) -> list[str]:
         "README.md",
         "docs/engine.md",
         "docs/feeds.md",
+        "docs/interface.md",
         "docs/policies.md",
         "docs/prefix-index.md",
         "docs/proxy.md",

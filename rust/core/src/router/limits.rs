@@ -2,7 +2,7 @@
 
 use super::Router;
 use super::types::{Effect, Outcome};
-use crate::admission::enforced;
+use crate::admission::enforced::{self, Enforced};
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::units::Nanos;
@@ -26,6 +26,7 @@ impl Router {
         let before = std::mem::replace(&mut self.limits, compiled);
         self.all_changed = true;
         self.renew_leases(&before);
+        self.renew_order(&before);
         self.scale_guarantees();
         self.applied_at = self.now;
         for replica in &mut self.replicas {
@@ -38,6 +39,16 @@ impl Router {
         }
         self.pump(None);
         Ok(Outcome { seq, effect: Effect::Done })
+    }
+
+    /// Puts the held turns of workloads with another order where they stand now.
+    fn renew_order(&mut self, before: &Enforced) {
+        for turn in self.line.all() {
+            let workload = self.turns[turn].workload as usize;
+            if before.workloads[workload].order != self.limits.workloads[workload].order {
+                self.line_up(turn);
+            }
+        }
     }
 
     /// Guarantees are kept out of the ceilings that there are. Where one shrinks, what it protected may have to go.

@@ -97,6 +97,7 @@ impl Router {
     /// Removes a session from the tables. It must be off the books, without open turns.
     pub(super) fn forget_session(&mut self, session: u32) {
         self.disown(session);
+        drop(self.take_kept(session));
         self.wake_up(session);
         let state = self.sessions.remove(session);
         self.session_slots.remove(&state.id);

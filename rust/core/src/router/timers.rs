@@ -34,11 +34,16 @@ impl Router {
         }
         while let Some(&(end, session)) = self.leases.first().filter(|first| first.0 <= now) {
             self.leases.remove(&(end, session));
-            if let Some(home) = self.sessions[session].home {
+            let state = &self.sessions[session];
+            if let Some(home) = state.home {
+                if state.gap.is_some() {
+                    self.replicas[home as usize].released[state.workload as usize].insert((state.idle_since, session));
+                }
                 self.ledger.touch(home);
             }
         }
         self.closed.forget(now);
+        self.groups.expire(now, self.session_ttl);
     }
 
     /// Gives up every turn that is open now unless an event names it within `after`: its caller may have gone with the process that a

@@ -29,10 +29,8 @@ impl Router {
         };
         let state = |slot: u32| &self.replicas[slot as usize];
         let idle = |slot: u32, expired: bool| {
-            let limits = &self.limits.replicas[slot as usize].lease;
-            let sessions = state(slot).idle.iter().zip(limits).flat_map(|(idle, &lease)| {
-                idle.iter().filter(move |(since, _)| !expired || since.saturating_add(lease) <= self.now).map(|&(_, session)| session)
-            });
+            let over = |session: &u32| !expired || self.lease_end(&self.limits, *session, slot) <= self.now;
+            let sessions = state(slot).idle.iter().flatten().map(|&(_, session)| session).filter(over);
             sessions.map(|session| self.sessions[session].meter.added_blocks).sum::<u64>().min(self.ledger.charge(slot))
         };
         let mut prefilling = vec![0u64; self.replicas.len()];
