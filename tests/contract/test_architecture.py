@@ -22,6 +22,7 @@ CONTROL = {"turnout.control", "turnout._core", "turnout.config", *POLICIES}
 SIMULATE = {"turnout.simulate", *CONTROL}
 SHELL = {"turnout", "turnout.router", "turnout.record", *CONTROL}
 FEEDS = {"aiohttp", "zmq", "prometheus_client", "turnout.feeds", *SHELL}
+ADAPTERS = {"turnout.adapters.shared", "turnout.aio", *SHELL}
 ALLOWED = {
     "turnout.errors": set(),
     "turnout.config": set(),
@@ -63,6 +64,11 @@ ALLOWED = {
         "turnout.aio",
         *FEEDS,
     },
+    "turnout.adapters": set(),
+    "turnout.adapters.shared": {"numpy", "turnout.adapters.shared", "turnout.aio", *SHELL},
+    "turnout.adapters.ray": {"ray", "turnout.adapters.ray", *ADAPTERS},
+    "turnout.adapters.verl": {"ray", "verl", "yaml", "turnout.adapters.ray", "turnout.adapters.verl", *ADAPTERS},
+    "turnout.adapters.litellm": {"litellm", *ADAPTERS},
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
     "turnout.cli": {
         "typer",
