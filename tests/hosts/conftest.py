@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `tests_hosts_support`
 def cluster():
     """A small Ray cluster on this machine, for the whole run."""
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20, runtime_env=here)
     yield ray
     ray.shutdown()
 

@@ -29,7 +29,10 @@ async def assert_empty(actor):
         stats = await actor.status.remote()
         return not (stats["open_turns"] or stats["held_turns"] or stats["waits"] or stats["live_sessions"])
 
-    await until(empty, "the books to be empty")
+    try:
+        await until(empty, "the books to be empty")
+    finally:
+        print(await actor.status.remote())
     books = await actor.books.remote()
     assert books == {"charge_tokens": 0, "commit_tokens": 0, "reserved_tokens": 0}
     return await actor.status.remote()

@@ -18,7 +18,7 @@ from turnout.errors import InvalidArgument, TurnoutError
 from turnout.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from turnout import Decision, Replica, Workload
     from turnout.adapters.shared.messages import Answer, Operation
@@ -104,7 +104,7 @@ class RouterHost:
         self._waits: dict[str, asyncio.Task[Placement]] = {}
         self._silence_s = silence_s
         self._owners: dict[str, float] = {}
-        self._watch: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def hello(self) -> Hello:
         """What a client needs once: key and block size."""
@@ -164,6 +164,11 @@ class RouterHost:
         self._start()
         return {**self._routed.router.stats(), "waits": len(self._waits)}
 
+    async def finished(self) -> dict[str, int]:
+        """Sessions that ended as completed, by workload."""
+        view = self._routed.router.view()
+        return dict(zip(view.workloads, view.finished.tolist(), strict=True))
+
     async def books(self) -> dict[str, float]:
         """Recompute the books from scratch, and what is charged, committed and reserved on the fleet, tokens.
 
@@ -179,9 +184,9 @@ class RouterHost:
 
     async def close(self) -> None:
         """Answer everybody who waits, stop the clock and close the journal."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._routed.close(keep_turns=self._writer is not None)
         await asyncio.gather(*self._waits.values(), return_exceptions=True)
         if self._writer is not None:
@@ -189,9 +194,13 @@ class RouterHost:
 
     def _start(self) -> None:
         """Run the clock in the loop of the first call: Ray makes the object outside of it."""
-        if self._watch is None:
+        if not self._tasks:
             self._routed.start()
-            self._watch = asyncio.get_running_loop().create_task(self._listen_for_owners())
+            self._tasks = [asyncio.get_running_loop().create_task(each) for each in self._background()]
+
+    def _background(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the calls."""
+        return [self._listen_for_owners()]
 
     def _answer(self, name: str, arguments: dict[str, Any]) -> Answer:
         try:
