@@ -280,7 +280,11 @@ def test_rebalancing_drains_though_others_wait(tmp_path):
             running = next(iter((await balancer.get_status.remote())["servers"]))
             # The release of the one that ran lets the next one in.
             await balancer.release_server.remote(running, "r0")
-            assert (await balancer.get_status.remote())["total_inflight"] == 1
+
+            async def next_one_runs():
+                return (await balancer.get_status.remote())["total_inflight"] == 1
+
+            await until(next_one_runs)
             assert await inflight(0)
             assert await inflight(1)
             await everywhere(manager, gate=True)
