@@ -102,6 +102,30 @@ class Prompt:
     """
 
     def __new__(cls, tokens: _Tokens, *, hash_key: bytes, block_tokens: int = 16) -> Self: ...
+    def pack(self) -> bytes:
+        """The fingerprints and the ids of the last partial block as bytes: for a router in another process.
+
+        Returns:
+            20 bytes, 8 for each whole block and 4 for each id after them: about half a byte per token. The key is not
+            in them, and no token of a whole block can be read from them without it.
+        """
+
+    @staticmethod
+    def unpack(packed: bytes, *, hash_key: bytes) -> Prompt:
+        """A prompt that was hashed elsewhere.
+
+        Args:
+            packed: What `pack` returned.
+            hash_key: The router's key.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            InvalidTokens: It was hashed with another key.
+            InvalidArgument: These are no such bytes.
+        """
+
     def __len__(self) -> int: ...
     @property
     def block_tokens(self) -> int:

@@ -23,6 +23,7 @@ SIMULATE = {"turnout.simulate", *CONTROL}
 SHELL = {"turnout", "turnout.router", "turnout.record", *CONTROL}
 FEEDS = {"aiohttp", "zmq", "prometheus_client", "turnout.feeds", *SHELL}
 WIRE = {"turnout.server.schema", "turnout.server.binary"}
+ADAPTERS = {"turnout.adapters.shared", "turnout.aio", *SHELL}
 ALLOWED = {
     "turnout.errors": set(),
     "turnout.config": set(),
@@ -86,6 +87,10 @@ ALLOWED = {
         *WIRE,
         *FEEDS,
     },
+    "turnout.adapters.shared": {"numpy", "turnout.adapters.shared", "turnout.aio", *SHELL},
+    "turnout.adapters.ray": {"ray", "turnout.adapters.ray", *ADAPTERS},
+    "turnout.adapters.verl": {"ray", "verl", "yaml", "turnout.adapters.ray", "turnout.adapters.verl", *ADAPTERS},
+    "turnout.adapters.litellm": {"litellm", *ADAPTERS},
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
     "turnout.cli": {
         "typer",

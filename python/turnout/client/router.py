@@ -337,6 +337,18 @@ class RemoteRouter:
         """Start a session on the history of another, see `turnout.Router.fork`."""
         return await self._call.post("fork", schema.Fork(session=session, child=child), schema.Outcome, again=False)
 
+    async def hint(
+        self,
+        session: str,
+        *,
+        idle_s: float | None = None,
+        expected_tokens: int | None = None,
+        priority: int | None = None,
+    ) -> schema.Outcome:
+        """Say what is expected of a session, see `turnout.Router.hint`."""
+        message = schema.Hint(session=session, idle_s=idle_s, expected_tokens=expected_tokens, priority=priority)
+        return await self._call.post("hint", message, schema.Outcome)
+
     async def end_session(self, session: str, *, completed: bool = True) -> schema.Outcome:
         """End a session, see `turnout.Router.end_session`."""
         message = schema.EndSession(session=session, completed=completed)
