@@ -31,6 +31,8 @@ MEASURED = {
     "evict-tail": 516,
     "submit-abort-8": 13_364,
     "submit-abort-64": 13_428,
+    "turn-1k-sessions": 17_766,
+    "turn-30k-sessions": 17_679,
 }
 """Instructions of one operation, Rust 1.95, x86-64 with AVX2."""
 
@@ -38,6 +40,7 @@ RATIOS = {
     ("lookup-8192", "hash-8192"): 1.25,
     ("peek-1024-replicas", "peek"): 1.05,
     ("submit-abort-64", "submit-abort-8"): 1.05,
+    ("turn-30k-sessions", "turn-1k-sessions"): 1.05,
 }
 """By operation and bound: how many times the bound it may take."""
 

@@ -13,7 +13,7 @@ use turnout_core::router::types::{Completion, ReplicaConfig, RouterConfig, Submi
 /// An operation: its name, what bounds it, and how to make it. The count comes first, so that room can be made for it.
 type Case = (&'static str, &'static str, fn(usize) -> Box<dyn FnMut(usize)>);
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 13] = [
     ("hash-8192", "hash-8192", hash::<8192>),
     ("lookup-8192", "hash-8192", lookup::<8192>),
     ("hash-1536", "hash-1536", hash::<1536>),
@@ -25,6 +25,8 @@ const CASES: [Case; 11] = [
     ("evict-tail", "evict-tail", evict),
     ("submit-abort-8", "submit-abort-8", decide::<8>),
     ("submit-abort-64", "submit-abort-8", decide::<64>),
+    ("turn-1k-sessions", "turn-1k-sessions", turn::<1_000>),
+    ("turn-30k-sessions", "turn-1k-sessions", turn::<30_000>),
 ];
 
 fn tokens(seed: u32, n: usize) -> Vec<u32> {
@@ -116,6 +118,30 @@ fn decide<const REPLICAS: u32>(_: usize) -> Box<dyn FnMut(usize)> {
         let now = 2 + 2 * at as u64;
         let turn = router.submit(now, &Submit { session: Some("s"), ..Submit::new(input) }).expect("continues");
         black_box(router.abort(now + 1, &turn.turn, &Completion::default()).expect("never fails"));
+    })
+}
+
+/// A whole turn, submitted, begun and completed, of one of many sessions: each has a history of its own of 256 tokens.
+fn turn<const SESSIONS: u32>(_: usize) -> Box<dyn FnMut(usize)> {
+    let replicas = (0..8).map(|at| ReplicaConfig::new(&format!("r{at}"), 1e9)).collect();
+    let mut router = Router::new(RouterConfig { replicas, ..RouterConfig::default() }).expect("a fleet");
+    let names: Vec<String> = (0..SESSIONS).map(|session| format!("s{session}")).collect();
+    for (session, name) in names.iter().enumerate() {
+        let prompt = router.hasher().prompt(&tokens(1 + session as u32, 256));
+        let first = router.submit(0, &Submit { session: Some(name), ..Submit::new(TurnInput::Prompt(&prompt)) }).expect("accepted");
+        router.complete(0, &first.turn, &Completion::default()).expect("never fails");
+    }
+    let new = tokens(2, 16);
+    // What one turn adds is the history of the next one of its session.
+    let mut grown = vec![256; names.len()];
+    Box::new(move |at| {
+        let session = at.wrapping_mul(7_919) % names.len();
+        let input = TurnInput::Append { base_tokens: grown[session], tokens: &new };
+        let now = 1 + at as u64;
+        let turn = router.submit(now, &Submit { session: Some(&names[session]), ..Submit::new(input) }).expect("continues");
+        router.progress(now, &turn.turn, 1).expect("placed");
+        router.complete(now, &turn.turn, &Completion { output: Some(&[7]), ..Completion::default() }).expect("never fails");
+        grown[session] += 17;
     })
 }
 

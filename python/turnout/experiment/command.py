@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from turnout.errors import InvalidArgument
 from turnout.experiment.catalogue import EXPERIMENTS
 from turnout.experiment.outcome import Outcome, table
-from turnout.experiment.page import document, page
+from turnout.experiment.page import document, page, summary
 from turnout.experiment.plan import FULL, NORMAL, QUICK
 from turnout.experiment.pool import play_all
 from turnout.simulate.table import plain
@@ -56,6 +56,7 @@ def experiment(
         text = json.dumps(document(chosen, outcome, claims, size.name), indent=1, allow_nan=False) + "\n"
         (folder / "results.json").write_text(text, encoding="utf-8")
         (folder / "report.html").write_text(page(chosen, outcome, claims, drawn, size.name), encoding="utf-8")
+        (folder / "summary.md").write_text(summary(chosen, outcome, claims), encoding="utf-8")
         print(chosen.title)
         for cell in outcome.cells:
             print(

@@ -69,6 +69,16 @@ def estimate(values: Sequence[float] | NDArray[np.float64]) -> Estimate:
     return Estimate(mean, float(t * found.std(ddof=1) / math.sqrt(found.size)))
 
 
+def part(value: float, whole: float) -> float:
+    """Share of a whole; NaN of nothing.
+
+    Example:
+        >>> part(1.0, 4.0)
+        0.25
+    """
+    return value / whole if whole else math.nan
+
+
 class Outcome:
     """The runs of one experiment, by arm, cell and seed.
 
@@ -157,8 +167,8 @@ def bounds(outcome: Outcome, cell: dict[str, Any] | None = None) -> Bounds:
         cell: The cell.
 
     Returns:
-        Means over the seeds. The work per session is that of the arm that finished most: fewest were cut off by the
-        end.
+        Means over the seeds. The work per session is that of the arm that finished most, whose end cuts
+        off the least.
     """
     best = outcome.best("sessions_per_hour", cell=cell)
     names = ("gpu_sessions_per_hour", "little_kept_per_hour", "critical_path_per_hour")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from turnout.experiment.outcome import Claim, Outcome
     from turnout.experiment.plan import Experiment
 
+_BRIEF = ("makespan s", "group p50 s", "from cache %", "from the mixture, points", "hold p99 s", "pauses", "preempted")
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; font-size: 13px; display: block; overflow-x: auto; margin-bottom: 1.5rem }
@@ -65,6 +67,29 @@ def page(experiment: Experiment, outcome: Outcome, claims: Sequence[Claim], draw
             _table(*table(outcome, cell)),
         ]
     return "\n".join([*parts, "</html>", ""])
+
+
+def summary(experiment: Experiment, outcome: Outcome, claims: Sequence[Claim]) -> str:
+    """The claims, and the measures that most differ, as Markdown.
+
+    Args:
+        experiment: What was asked.
+        outcome: The runs.
+        claims: What was expected and what came.
+
+    Returns:
+        Markdown text.
+    """
+    parts = [f"## {experiment.title}", "", experiment.about, "", "| expected | came | holds |", "|---|---|---|"]
+    parts += [f"| {claim.expected} | {claim.came} | {'yes' if claim.holds else '**no**'} |" for claim in claims]
+    for cell in outcome.cells:
+        headings, rows = table(outcome, cell)
+        shown = [at for at, heading in enumerate(headings) if at == 0 or heading in _BRIEF or heading.endswith("/h")]
+        parts += ["", ", ".join(f"{key} {value}" for key, value in cell.items()) + ":", ""]
+        parts.append("| " + " | ".join(headings[at] for at in shown) + " |")
+        parts.append("|---|" + "--:|" * (len(shown) - 1))
+        parts += ["| " + " | ".join(row[at] for at in shown) + " |" for row in rows]
+    return "\n".join([*parts, ""])
 
 
 def document(experiment: Experiment, outcome: Outcome, claims: Sequence[Claim], size: str) -> dict[str, Any]:

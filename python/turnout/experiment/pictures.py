@@ -22,19 +22,14 @@ if TYPE_CHECKING:
 
 DPI = 100
 WINDOWS = 60
+_SMALL = 100
+_REACH = 1.15
+_ROOM = 1.25
 _OURS = "#c0392b"
 _COLOURS = (
-    "#1f77b4",
-    "#ff7f0e",
-    "#2ca02c",
-    "#9467bd",
-    "#8c564b",
-    "#e377c2",
-    "#7f7f7f",
-    "#bcbd22",
-    "#17becf",
-    "#444444",
-)
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf", "#222222",
+    "#88aa66", "#005577",
+)  # fmt: skip
 _MARKERS = "osD^vP<>Xp"
 
 
@@ -57,18 +52,23 @@ def bars(
     colours = [_OURS if name.startswith("block-time") else "#7f9db9" for name in names]
     axis.barh(names, means, xerr=halves, color=colours, height=0.7, error_kw={"linewidth": 1, "capsize": 2})
     for at, mean in enumerate(means):
-        shown = f" {mean:,.4g}" if mean < 1e3 else f" {mean:,.0f}"  # noqa: PLR2004 - four digits are read at a glance
-        axis.annotate(shown, (mean + halves[at], at), va="center", fontsize=8)
+        place = (mean + halves[at], at)
+        axis.annotate(f" {mean:{',.3g' if mean < _SMALL else ',.0f'}}", place, va="center", fontsize=8)
+    ends = [mean + half for mean, half in zip(means, halves, strict=True) if mean + half > 0]
+    reach = max(ends, default=1.0)
     for number, (name, value) in enumerate((lines or {}).items()):
-        axis.axvline(value, color="0.25", linestyle=("--", ":", "-.")[number % 3], linewidth=1.1, label=name)
+        # A bound far away would leave no room for what is compared: it is named alone.
+        near = value <= _REACH * reach
+        style: dict[str, Any] = {"color": "0.25", "linestyle": ("--", ":", "-.")[number % 3], "linewidth": 1.1}
+        label_of = name if near else f"{name}: {value:,.0f}, outside"
+        axis.plot([value if near else np.nan] * 2, [-0.6, len(names) - 0.4], label=label_of, **style)
     axis.invert_yaxis()
-    axis.margins(x=0.12)
+    axis.set_xlim(0, 1.15 * reach)
+    axis.margins(y=0.01)
     _dress(axis, title, label, None)
     axis.grid(visible=False, axis="y")
     if lines:
-        axis.legend(
-            loc="upper center", bbox_to_anchor=(0.45, -0.16 - 0.35 / len(rows)), ncols=3, frameon=False, fontsize=8
-        )
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     _save(figure, path)
 
 
@@ -80,7 +80,7 @@ def lines(  # noqa: PLR0913, PLR0917 - what a picture says
     labels: tuple[str, str],
     bound: Mapping[str, Sequence[float]] | None = None,
 ) -> None:
-    """One line per arm over a coordinate, with a band for the interval, and bounds as broken lines.
+    """One line per arm over a coordinate, block-time with a band for its interval, and bounds as broken lines.
 
     Args:
         path: PNG file.
@@ -101,11 +101,15 @@ def lines(  # noqa: PLR0913, PLR0917 - what a picture says
             x, mean, label=name, color=colour, linewidth=2.4 if ours else 1.3, marker=_MARKERS[number % len(_MARKERS)],
             markersize=4, zorder=3 if ours else 2,
         )  # fmt: skip
-        axis.fill_between(x, mean - half, mean + half, color=colour, alpha=0.1, linewidth=0)
+        if ours:
+            # A band for each would hide the lines.
+            axis.fill_between(x, mean - half, mean + half, color=colour, alpha=0.12, linewidth=0)
     top = max(entry.mean for row in rows.values() for entry in row)
     for number, (name, values) in enumerate((bound or {}).items()):
+        if min(values) > _ROOM * top:
+            continue
         axis.plot(x, values, color="0.3", linestyle=("--", ":", "-.")[number % 3], linewidth=1.1, label=name)
-    axis.set_ylim(0, 1.25 * top)
+    axis.set_ylim(0, _ROOM * top)
     axis.set_xscale("log", base=2)
     axis.set_xticks(x, [f"{value:g}" for value in x])
     axis.minorticks_off()

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
     from turnout.experiment.outcome import Claim, Outcome
 
+WIN: Final = 1.1
+"""What a policy that is expected to win must reach of another."""
+NEAR: Final = 0.98
+"""What must be reached of the best where no loss is expected."""
+STEADY: Final = 0.97
+"""What must be left when something is told wrongly."""
+REACHED: Final = 0.95
+"""What must be reached of a bound or a peak, and be left to the victim of a flood."""
+CALM_LOAD: Final = 0.7
+"""Up to this load nobody should be held."""
+HIGH_LOAD: Final = 2.0
+"""From this load on admission should pay."""
+
 ENGINE: Final = "qwen3-8b-h200"
 SCALE: Final = 8.0
 """Lengths, gaps and KV are divided by this: the same load on a fleet that is smaller and faster by that factor."""

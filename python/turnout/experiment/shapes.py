@@ -11,7 +11,11 @@ from turnout.experiment.outcome import Claim, Outcome, bounds, estimate
 from turnout.experiment.plan import (
     ADMITTING,
     BASELINES,
+    CALM_LOAD,
+    NEAR,
+    REACHED,
     SCALE,
+    STEADY,
     Experiment,
     Size,
     caps,
@@ -23,6 +27,7 @@ from turnout.experiment.plan import (
 from turnout.experiment.saturated import MIXED, RATE, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from turnout.experiment.job import Job
@@ -34,13 +39,13 @@ HOT: Final[dict[str, Any]] = {"sessions": 240, "scale": SCALE}
 
 def _bars(
     name: str, title: str, key: str, path: tuple[str, ...] = (RATE,), label: str = "finished sessions per hour"
-) -> Any:  # noqa: ANN401
+) -> Callable[[Outcome, Path], list[Path]]:
     """A draw function: one picture of bars per cell."""
 
     def draw(outcome: Outcome, folder: Path) -> list[Path]:
         paths = []
         for cell in outcome.cells:
-            file = folder / f"{name}-{cell[key]}.png"
+            file = folder / f"{name}-{cell[key]}.png".replace(" ", "-")
             arms = [chosen for chosen in outcome.arms if outcome.picked(chosen, cell)]
             rows = {chosen: estimate(outcome.values(chosen, *path, cell=cell)) for chosen in arms}
             found = bounds(outcome, cell)
@@ -72,11 +77,11 @@ def _groups_judge(outcome: Outcome) -> list[Claim]:
         best = outcome.best(RATE, cell=cell)
         ratio = outcome.ratio("block-time", best, RATE, cell=cell)
         claims.append(
-            Claim(f"{where}: block-time within 2 % of the best arm", f"{percent(ratio)} of {best}", ratio.mean >= 0.98)
+            Claim(f"{where}: block-time within 2 % of the best arm", f"{percent(ratio)} of {best}", ratio.mean >= NEAR)
         )
         times = {name: outcome.mean(name, "group_s_p50", cell=cell) for name in outcome.arms}
         quick = min(times, key=lambda name: times[name])
-        came = f"block-time {times['block-time']:.1f} s, {quick} {times[quick]:.1f} s, round-robin {times['round-robin']:.1f} s"
+        came = ", ".join(f"{name} {times[name]:.1f} s" for name in ("block-time", quick, "round-robin"))
         claims.append(
             Claim(
                 f"{where}: and its groups take no more than 2 % longer than the quickest arm's",
@@ -90,8 +95,9 @@ def _groups_judge(outcome: Outcome) -> list[Claim]:
 GROUP: Final = Experiment(
     "groups",
     "Groups of 16 samples that share 30,000 tokens",
-    "One turn per sample, a prompt of 30,000 tokens that the 16 samples of a group share, answers of 8,000 tokens in the median (divided by 8 as all "
-    "lengths). A load of 1 counts every sample with a prompt of its own, so what is shared is a gain.",
+    "One turn per sample, a prompt of 30,000 tokens that the 16 samples of a group share, answers of 8,000 tokens in "
+    "the median (divided by 8 as all lengths). A load of 1 counts every sample with a prompt of its own, so what is "
+    "shared is a gain.",
     _groups_jobs,
     _groups_judge,
     _bars("groups", "Groups of 16", "load"),
@@ -111,14 +117,14 @@ def _skew_jobs(size: Size) -> list[Job]:
     return jobs
 
 
-def _against(others: tuple[str, ...], text: str) -> Any:  # noqa: ANN401 - a judge
+def _against(others: tuple[str, ...], text: str) -> Callable[[Outcome], list[Claim]]:
     def judge(outcome: Outcome) -> list[Claim]:
         claims = []
         for cell in outcome.cells:
             where = ", ".join(f"{key} {value:g}" for key, value in cell.items())
             other = outcome.best(RATE, cell=cell, among=[name for name in outcome.arms if not others or name in others])
             ratio = outcome.ratio("block-time", other, RATE, cell=cell)
-            claims.append(Claim(f"{where}: block-time {text}", f"{percent(ratio)} of {other}", ratio.mean >= 0.98))
+            claims.append(Claim(f"{where}: block-time {text}", f"{percent(ratio)} of {other}", ratio.mean >= NEAR))
         return claims
 
     return judge
@@ -127,8 +133,8 @@ def _against(others: tuple[str, ...], text: str) -> Any:  # noqa: ANN401 - a jud
 SKEW: Final = Experiment(
     "skew",
     "System prompts of unequal popularity",
-    "Agents with one of 16 system prompts of 16,000 tokens, the most popular of which half of them share: an affinity for the prefix alone would "
-    "send them all to one replica.",
+    "Agents with one of 16 system prompts of 16,000 tokens, the most popular of which half of them share: "
+    "an affinity for the prefix alone would send them all to one replica.",
     _skew_jobs,
     _against((), "within 2 % of the best arm"),
     _bars("skew", "Hot prompts", "load"),
@@ -148,9 +154,9 @@ def _no_reuse_jobs(size: Size) -> list[Job]:
 
 
 def _no_reuse_judge(outcome: Outcome) -> list[Claim]:
-    claims: list[Claim] = _against(("sticky-least-loaded",), "never worse than least-loaded (2 % allowed)")(outcome)
+    claims = _against(("sticky-least-loaded",), "never worse than least-loaded (2 % allowed)")(outcome)
     for cell in outcome.cells:
-        if float(cell["load"]) <= 0.7:
+        if cell["load"] <= CALM_LOAD:
             hold = outcome.mean("block-time", "hold_s", "max", cell=cell)
             claims.append(
                 Claim(f"load {cell['load']:g}: block-time holds nobody", f"longest hold {hold:.1f} s", hold == 0)
@@ -161,7 +167,8 @@ def _no_reuse_judge(outcome: Outcome) -> list[Claim]:
 NO_REUSE: Final = Experiment(
     "no_reuse",
     "Single turns that share nothing",
-    "Prompts of 2,000 tokens and answers of 600 in the median, no two of which share a token: there is nothing to keep, so a router can only do harm.",
+    "Prompts of 2,000 tokens and answers of 600 in the median, no two of which share a token: there is "
+    "nothing to keep, so a router can only do harm.",
     _no_reuse_jobs,
     _no_reuse_judge,
     _bars("no-reuse", "No reuse", "load"),
@@ -189,7 +196,7 @@ def _batch_judge(outcome: Outcome) -> list[Claim]:
             Claim(
                 f"{cell['order']}: no win over open on a synchronous batch (within 5 %)",
                 f"makespan {percent(ratio)}",
-                abs(ratio.mean - 1) <= 0.05,
+                abs(ratio.mean - 1) <= 1 - REACHED,
             )
         )
     cells = [{"order": "longest first"}, {"order": "as it comes"}]
@@ -201,7 +208,8 @@ def _batch_judge(outcome: Outcome) -> list[Claim]:
 BATCH: Final = Experiment(
     "batch_makespan",
     "One synchronous batch of the mixture",
-    "400 sessions of the mixture at once, played to the end of the last one; as the list comes, and with the longest first, which a trainer can only guess.",
+    "400 sessions of the mixture at once, played to the end of the last one; as the list comes, and with the "
+    "longest first, which a trainer can only guess.",
     _batch_jobs,
     _batch_judge,
     _bars("batch", "One batch: makespan", "order", ("makespan_s",), "seconds to the end of the last session"),
@@ -252,14 +260,14 @@ def _sensitivity_judge(outcome: Outcome) -> list[Claim]:
                 Claim(
                     f"{cell['doubt']}: block-time still within 2 % of the best",
                     f"{percent(ratio)} of {best}",
-                    ratio.mean >= 0.98,
+                    ratio.mean >= NEAR,
                 )
             )
             continue
         ratio = outcome.ratio("block-time", "block-time", RATE, cell=cell, under={"doubt": "as it is"})
-        claims.append(Claim(f"{cell['doubt']}: block-time loses less than 3 %", percent(ratio), ratio.mean >= 0.97))
+        claims.append(Claim(f"{cell['doubt']}: block-time loses less than 3 %", percent(ratio), ratio.mean >= STEADY))
         ratio = outcome.ratio("misa-t", "misa-t", RATE, cell=cell, under={"doubt": "as it is"})
-        claims.append(Claim(f"{cell['doubt']}: misa-t loses less than 3 %", percent(ratio), ratio.mean >= 0.97))
+        claims.append(Claim(f"{cell['doubt']}: misa-t loses less than 3 %", percent(ratio), ratio.mean >= STEADY))
     return claims
 
 
@@ -278,8 +286,9 @@ def _sensitivity_draw(outcome: Outcome, folder: Path) -> list[Path]:
 SENSITIVITY: Final = Experiment(
     "sensitivity",
     "What is told wrongly, late or otherwise than modelled",
-    "The mixture with 160 sessions outstanding. Estimators that are wrong for good or noisy, limits from a view that is old, labels that are exchanged, "
-    "cache events that come late, and engines with other step times than the router was told.",
+    "The mixture with 160 sessions outstanding. Estimators that are wrong for good or noisy, limits from a view that "
+    "is old, labels that are exchanged, cache events that come late, and engines with other step times than the router "
+    "was told.",
     _sensitivity_jobs,
     _sensitivity_judge,
     _sensitivity_draw,

@@ -5,31 +5,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from turnout import aio, policies, record
+from turnout import __version__, aio, record
 from turnout.adapters.proxies.gate import Gate
 from turnout.adapters.proxies.opening import opened
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
-from turnout.router import Router
-from turnout.server.decisions import decision_routes
+from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
+from turnout.server.decisions import PREFIX, decision_routes
+from turnout.server.log_events import EventLog
+from turnout.server.logs import say
+from turnout.server.metrics import Counted, Metrics
+from turnout.server.proxy import Proxy
+from turnout.server.proxy_routes import proxy_routes
+from turnout.server.state import StateDirectory, make_router
+from turnout.server.workers import engine_at
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from turnout.server.config import ServeConfig
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a load balancer may ask without a token."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | PAGE_PATHS
+"""What may be asked without a token: by a load balancer, and the page that asks a person for it."""
+
+_OPERATIONS = {"add_replica", "set_replica", "drain_replica", "remove_replica", "lose_replica", "weights_updated"}
+_INSIGHTS = {"observe", "kv_events", "stats", "view", "explain"}
+OPERATOR_PATHS = frozenset(PREFIX + name for name in _OPERATIONS | _INSIGHTS)
+"""What is at the port for operators alone, where there is one."""
+READ_PATHS = frozenset(PREFIX + name for name in ("replicas", "info", "openapi.json"))
+"""What is at both."""
 
 MOST_HEADER_BYTES = 64 << 10
 STOP_S = 5
@@ -65,25 +82,6 @@ class BearerToken:
         await self._app(scope, receive, send)
 
 
-def make_router(config: ServeConfig) -> Router:
-    """The router: gone on with where its journal ends, or a new one.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        The router.
-
-    Raises:
-        RecordError: The journal cannot be used. It is left as it is.
-        UnknownPolicy: No policy has this name.
-    """
-    policy = policies.lookup(config.policy)
-    if config.journal is not None and config.journal.exists():
-        return record.restore(config.journal, policy=policy, reattach_s=config.reattach_s)
-    return Router((), config.workload_list(), policy=policy)
-
-
 def health_routes(routed: aio.AsyncRouter) -> list[Route]:
     """`/healthz`: the process answers. `/readyz`: it can place turns.
 
@@ -109,56 +107,126 @@ def health_routes(routed: aio.AsyncRouter) -> list[Route]:
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
-    """The application.
+class Apps(NamedTuple):
+    """What is served where.
+
+    Attributes:
+        public: For callers; for everybody where there is no port for operators.
+        admin: For operators, where they have a port of their own.
+    """
+
+    public: ASGIApp
+    admin: ASGIApp | None
+
+
+def make_apps(
+    routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None, proxy: Proxy | None = None
+) -> Apps:
+    """The applications, behind the token where there is one.
 
     Args:
         routed: The router.
         config: Settings.
+        fleet: The engines that are followed.
+        proxy: What passes requests to them.
 
     Returns:
-        It, behind the token where there is one.
+        One, or two with a port for operators: then nothing of theirs is at the public one.
     """
-    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed)])
-    return app if config.token is None else BearerToken(app, config.token)
+    metrics = Metrics(routed, fleet)
+    decisions = decision_routes(routed, timed=metrics.timed)
+    callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
+    callers += [] if proxy is None else proxy_routes(proxy)
+    operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
+    operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
+    health = health_routes(routed)
+
+    def app(routes: list[BaseRoute]) -> ASGIApp:
+        made: ASGIApp = Starlette(routes=routes)
+        return Counted(made if config.token is None else BearerToken(made, config.token), metrics)
+
+    if config.admin_port is None:
+        # A read that both sides have is found at its first place.
+        return Apps(app([*callers, *operators, *health]), None)
+    return Apps(app([*callers, *health]), app([*operators, *health]))
 
 
-async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str, dict[str, str]], None]) -> None:
+def http_server(app: ASGIApp) -> HttpServer:
+    """An HTTP server that logs nothing by itself, and is bounded in what it waits for.
+
+    Args:
+        app: What it serves.
+
+    Returns:
+        The server, not started.
+    """
+    settings = uvicorn.Config(
+        app,
+        http="h11",
+        server_header=False,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_S,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+    )
+    return HttpServer(settings)
+
+
+async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[str, str]], None]) -> None:
     """Serve until told to stop.
 
     Args:
         config: Settings.
-        stop: Set to end. Held turns stay in the journal where one is kept; whoever waits is answered.
-        started: Called with the server's address, and those of the ways in for proxies, once it listens.
+        stop: Set to end. Held turns stay in the state where one is kept; whoever waits is answered.
+        started: Called once it listens, with its address as `url`, as `admin_url` that for operators, and as `ext_proc`
+            and `spoe` those for proxies.
 
     Raises:
-        InvalidArgument: The address cannot be listened at.
-        RecordError: The journal cannot be used.
+        InvalidArgument: The address cannot be listened at, or the state cannot be written.
+        RecordError: The state cannot be gone on from.
     """
-    router = make_router(config)
-    listening = listen(config.host, config.port)
-    host, port = listening.getsockname()[:2]
-    try:
-        with contextlib.ExitStack() as files:
-            journal = None
-            if config.journal is not None:
-                journal = files.enter_context(record.JournalWriter(router, config.journal))
-            routed = aio.AsyncRouter(router, journal=journal)
-            routed.start()
-            settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
-            settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            gate = Gate(routed, hold_s=config.gate_hold_s)
-            ports = {"ext_proc_port": config.ext_proc_port, "spoe_port": config.spoe_port}
-            async with Fleet(routed, config.engines), opened(gate, config.host, **ports) as ways_in:
-                serving = asyncio.create_task(server.serve(sockets=[listening]))
-                started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", ways_in)
-                stopping = asyncio.create_task(stop.wait())
-                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
-                # First everybody who waits is answered, then the connections may end.
-                await routed.close(keep_turns=config.journal is not None)
+    say(logging.INFO, "start", f"turnout {__version__} starts", version=__version__, policy=config.policy)
+    with contextlib.ExitStack() as files:
+        directory = config.directory
+        state = None if directory is None else files.enter_context(StateDirectory(directory))
+        router = make_router(config, state)
+        sockets = {"url": files.enter_context(listen(config.host, config.port))}
+        if config.admin_port is not None:
+            sockets["admin_url"] = files.enter_context(listen(config.host, config.admin_port))
+        journal = None
+        if state is not None:
+            fsync, rotate_bytes = config.state.fsync, config.state.rotate_bytes
+            writer = record.JournalWriter(router, state.journal, fsync=fsync, rotate_bytes=rotate_bytes)
+            journal = files.enter_context(writer)
+        routed = aio.AsyncRouter(router, journal=journal)
+        routed.start()
+        engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
+        fleet = Fleet(routed, engines, timing=config.feeds)
+        proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
+        apps = [app for app in make_apps(routed, config, fleet, proxy) if app is not None]
+        gate = Gate(routed, hold_s=config.gates.hold_s)
+        async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, config.gates) as ways_in:
+            servers = [http_server(app) for app in apps]
+            pairs = zip(servers, sockets.values(), strict=True)
+            serving = [asyncio.create_task(server.serve(sockets=[socket])) for server, socket in pairs]
+            urls = {name: _url(socket) for name, socket in sockets.items()} | ways_in
+            say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
+            started(urls)
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({*serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            stats = router.stats()
+            left = {"open_turns": stats["open_turns"], "held_turns": stats["held_turns"]}
+            say(logging.INFO, "stop", "stop: who waits is answered", **left)
+            # First everybody who waits is answered, then the connections may end.
+            await routed.close(keep_turns=state is not None)
+            for server in servers:
                 server.should_exit = True
-                await serving
-    finally:
-        listening.close()
+            await asyncio.gather(*serving)
+    say(logging.INFO, "stopped", "stopped")
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -42,20 +42,26 @@ def blend(shares: Mapping[str, float], sessions: int, *, seed: int = 0, scale: f
     counts = np.round(sessions * np.array(list(shares.values())) / sum(shares.values())).astype(int)
     kinds = rng.permutation(np.repeat(np.arange(len(names)), counts))
     drafts = [_drawn(rng, names, int(kind), scale) for kind in kinds]
-    return assemble(drafts, names, [shares[name] for name in names], {"workload": "blend", "scale": scale})
+    total = sum(shares.values())
+    return assemble(drafts, names, [shares[name] / total for name in names], {"workload": "blend", "scale": scale})
 
 
 def clients(
-    numbers: Mapping[str, int], each: int, *, of: Mapping[str, str] | None = None, seed: int = 0, scale: float = 8.0
+    numbers: Mapping[str, int],
+    each: int,
+    *,
+    targets: Mapping[str, float] | None = None,
+    seed: int = 0,
+    scale: float = 8.0,
 ) -> Scenario:
     """A number of clients per workload, each with one session outstanding until it has played `each`.
 
     What one workload has outstanding does not depend on the others, as it does in one list.
 
     Args:
-        numbers: Clients by workload.
+        numbers: Clients by workload: `agent`, `rlvr`, `rlhf`.
         each: Sessions per client.
-        of: Kind of the sessions by workload where it is not the workload's name.
+        targets: Wanted share of finished sessions by workload; default: as many as there are clients.
         seed: Same seed, same scenario; a workload's sessions do not depend on who else is there.
         scale: Divides tokens and gaps.
 
@@ -69,14 +75,13 @@ def clients(
     for _ in range(each):
         for at, name in enumerate(names):
             for client in range(numbers[name]):
-                kind = (of or {}).get(name, name)
-                drawn = _drawn(streams[name], [kind], 0, scale)
+                drawn = _drawn(streams[name], [name], 0, scale)
                 after = heads.get((name, client))
                 heads[name, client] = len(drafts)
                 drafts.append(drawn._replace(workload=at, after=after))
     total = sum(numbers.values())
-    targets = [numbers[name] / total for name in names]
-    return assemble(drafts, names, targets, {"workload": "clients", "scale": scale, "clients": dict(numbers)})
+    wanted = [numbers[name] / total if targets is None else targets[name] for name in names]
+    return assemble(drafts, names, wanted, {"workload": "clients", "scale": scale, "clients": dict(numbers)})
 
 
 def groups(  # noqa: PLR0913 - the shape of a group

@@ -219,10 +219,10 @@ impl Router {
         Ok(())
     }
 
-    /// No turn that fits waits: those behind the lookahead excepted, which nobody has asked about yet.
+    /// No turn that fits waits: those that no scan asks about, behind the lookahead, excepted.
     fn audit_line(&self) -> std::result::Result<(), String> {
         for workload in 0..self.workloads.len() as u32 {
-            for turn in self.line.head(workload, self.limits.lookahead) {
+            for turn in self.asked(workload) {
                 let TurnState::Held { tried, .. } = self.turns[turn].state else { continue };
                 let candidates = self.candidates(turn);
                 let closest = candidates.iter().map(|&replica| closeness(replica, &self.fit(turn, replica))).max();

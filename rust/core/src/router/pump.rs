@@ -59,9 +59,8 @@ impl Router {
         // By workload scanned so far: the oldest turn that was passed over for room. It owns the workload's credit.
         let mut skipped: Vec<u32> = Vec::new();
         for workload in self.scan_order() {
-            let head: Vec<u32> = self.line.head(workload, self.limits.lookahead).collect();
             let (mut oldest, mut capped): (Option<u32>, bool) = (None, true);
-            for turn in head {
+            for turn in self.asked(workload) {
                 match self.try_place(turn, submitting) {
                     Attempt::Placed(need) => {
                         for other in skipped.into_iter().chain(oldest) {
@@ -88,6 +87,19 @@ impl Router {
             }
         }
         unreserved
+    }
+
+    /// Turns of a workload that every scan asks about: the first of its queue, and the one for which a replica is reserved, however
+    /// many paused sessions came before it since. Nobody else may have that replica: it would stand empty.
+    pub(super) fn asked(&self, workload: u32) -> Vec<u32> {
+        let mut asked: Vec<u32> = self.line.head(workload, self.limits.lookahead).collect();
+        let mut reserved = self.replicas.iter().filter_map(|replica| replica.reserved_for);
+        if let Some(turn) = reserved.find(|&turn| self.turns[turn].workload == workload)
+            && !asked.contains(&turn)
+        {
+            asked.push(turn);
+        }
+        asked
     }
 
     /// Workloads that wait: those below their guarantee first, the emptiest of them before the others; then by virtual time.

@@ -1,7 +1,8 @@
 //! Paged KV memory with a prefix cache, as vLLM keeps it, in runs of blocks that live and die together.
 //!
 //! A block is identified by the chain hash of everything up to it; only full blocks are reused. Released blocks keep their
-//! content and queue for reuse: a request releases its blocks tail first, so of equal age the tail is evicted first. A run is
+//! content and queue for reuse: a request releases its blocks tail first, so of equal age the tail is evicted first; blocks
+//! that were never full go to the front of the queue. A run is
 //! a stretch of one chain whose blocks have the same users, or the same place in that queue; it is cut where that ends, so
 //! every operation costs steps per run, not per block. A second copy of some content is kept, but not found.
 //! This is written independently of the router's prefix index on purpose: it judges that index.
@@ -372,17 +373,23 @@ impl BlockCache {
         new
     }
 
+    /// Blocks that hold nothing to find are reused before all others.
     fn push_blank(&mut self, blocks: u32) {
         if blocks == 0 {
             return;
         }
         self.free += blocks;
-        if self.tail != NONE && self.runs[self.tail as usize].chain.is_none() {
-            self.runs[self.tail as usize].to += blocks;
+        let head = self.head;
+        if head != NONE && self.runs[head as usize].chain.is_none() {
+            self.runs[head as usize].to += blocks;
             return;
         }
-        let run = self.add(Run { chain: None, from: 0, to: blocks, users: 0, found: false, before: NONE, previous: NONE, next: NONE });
-        self.link_last(run);
+        let run = self.add(Run { chain: None, from: 0, to: blocks, users: 0, found: false, before: NONE, previous: NONE, next: head });
+        self.head = run;
+        match head {
+            NONE => self.tail = run,
+            head => self.runs[head as usize].previous = run,
+        }
     }
 
     fn add(&mut self, run: Run) -> u32 {

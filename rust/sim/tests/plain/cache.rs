@@ -35,7 +35,7 @@ impl BlockCache {
             Self { blocks: Vec::with_capacity(blocks as usize), by_content: HashMap::default(), head: NONE, tail: NONE, free: 0, copies: 0 };
         for block in 0..blocks {
             cache.blocks.push(Block { content: None, users: 0, previous: NONE, next: NONE });
-            cache.push_free(block);
+            cache.push_last(block);
         }
         cache
     }
@@ -112,6 +112,22 @@ impl BlockCache {
     }
 
     fn push_free(&mut self, block: u32) {
+        if self.blocks[block as usize].content.is_some() { self.push_last(block) } else { self.push_first(block) }
+    }
+
+    /// What holds nothing to find is reused before all others.
+    fn push_first(&mut self, block: u32) {
+        let head = std::mem::replace(&mut self.head, block);
+        self.blocks[block as usize].previous = NONE;
+        self.blocks[block as usize].next = head;
+        match head {
+            NONE => self.tail = block,
+            head => self.blocks[head as usize].previous = block,
+        }
+        self.free += 1;
+    }
+
+    fn push_last(&mut self, block: u32) {
         let tail = std::mem::replace(&mut self.tail, block);
         self.blocks[block as usize].previous = tail;
         self.blocks[block as usize].next = NONE;
