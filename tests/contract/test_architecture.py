@@ -67,6 +67,7 @@ ALLOWED = {
         "envoy",
         "turnout.adapters.proxies",
         "turnout.aio",
+        "turnout.prompts",
         *SHELL,
     },
     "turnout.server": {

@@ -95,8 +95,9 @@ class Setting:
             body = await answer.read()
             return answer.status, answer.headers.get("x-served-by", ""), json.loads(body or b"{}")
 
-    def asking(self, prompt, session=None, *, max_tokens=4, **fields):
+    def asking(self, prompt, session=None, *, max_tokens=4, last=False, **fields):
         headers = {} if session is None else {"x-session-id": session}
+        headers |= {"x-turnout-last": "1"} if last else {}
         message = {"prompt": list(prompt), "max_tokens": max_tokens, **fields}
         return self.session.post(self.url + PATH, json=message, headers=headers)
 
@@ -121,9 +122,9 @@ class Setting:
                 status, served, body = await self.ask([*prompt, 7, 8], name)
                 assert (status, served) == (200, at[name])
                 assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 400
-        status, served, body = await self.ask([*prompts["b"], 9, 9, 9])
+        status, served, body = await self.ask([*prompts["b"], 9, 9, 9], "c")
         assert (status, served, body["usage"]["prompt_tokens_details"]["cached_tokens"]) == (200, at["b"], 400)
-        await self.nothing_is_left("a", "b")
+        await self.nothing_is_left("a", "b", "c")
         stats = await self.stats()
         assert (stats["submitted"], stats["completed"], stats["aborted"]) == (7, 7, 0)
 
@@ -147,15 +148,14 @@ class Setting:
     @asynccontextmanager
     async def full(self):
         """Every engine is filled by a stream; yields what ends one of them."""
-        stacks = [AsyncExitStack() for _ in self.engines]
-        for number, stack in enumerate(stacks):
-            prompt = range(1_000 * number, 1_000 * number + 600)
-            answer = await stack.enter_async_context(self.asking(prompt, max_tokens=350, stream=True))
-            assert answer.status == 200
-        await self.until(open_turns=len(stacks), held_turns=0)
-        yield stacks[0].aclose
-        for stack in stacks:
-            await stack.aclose()
+        async with AsyncExitStack() as both:
+            stacks = [await both.enter_async_context(AsyncExitStack()) for _ in self.engines]
+            for number, stack in enumerate(stacks):
+                prompt = range(1_000 * number, 1_000 * number + 600)
+                asking = self.asking(prompt, f"full{number}", max_tokens=350, stream=True, last=True)
+                assert (await stack.enter_async_context(asking)).status == 200
+            await self.until(open_turns=len(stacks), held_turns=0)
+            yield stacks[0].aclose
 
     async def holds_until_there_is_room(self):
         async with self.full() as end_one:
@@ -164,23 +164,27 @@ class Setting:
             assert not waiting.done()
             await end_one()
             assert (await waiting)[0] == 200
-            assert (await self.stats())["open_turns"] == len(self.engines) - 1
+            await self.until(open_turns=len(self.engines) - 1, held_turns=0)
         await self.nothing_is_left("late")
 
-    async def forgets_who_leaves_while_held(self):
-        async with self.full():
+    async def forgets_who_leaves_while_held(self, *, at_once=True):
+        """`at_once`, or as soon as it would have been placed."""
+        async with self.full() as end_one:
             waiting = asyncio.create_task(self.ask(range(5_000, 5_600), "late"))
             await self.until(held_turns=1)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            await self.until(held_turns=0)
-            assert (await self.stats())["open_turns"] == len(self.engines)
+            if at_once:
+                await self.until(held_turns=0, open_turns=len(self.engines))
+            else:
+                await end_one()
+                await self.until(held_turns=0, open_turns=len(self.engines) - 1)
         await self.nothing_is_left("late")
 
     async def refuses_what_cannot_be(self):
-        status, _, body = await self.ask(range(70_000))
+        status, _, body = await self.ask(range(70_000), "long")
         assert (status, body["error"]["type"]) == (503, "turnout")
-        await self.nothing_is_left()
+        await self.nothing_is_left("long")
 
     async def survives_a_dead_replica(self):
         """Its session goes to the other one, though the router still believes that it lives."""

@@ -131,7 +131,7 @@ def test_options_override_the_file_and_the_environment_brings_the_token(tmp_path
 def test_every_setting_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
     groups = [each.name for each in dataclasses.fields(ServeConfig) if dataclasses.is_dataclass(each.default)]
-    for group in ("server", *groups, "feeds", "proxy"):
+    for group in ("server", *groups, "feeds", "proxy", "gates"):
         assert f"`[{group}]`" in page
         keys = effective(ServeConfig())[group]
         assert group == "feeds" or all(f"`{key}`" in page for key in keys), group

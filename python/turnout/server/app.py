@@ -184,9 +184,8 @@ async def _serve(
         engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
         fleet = Fleet(routed, engines, timing=config.feeds)
         proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
-        gate = Gate(routed, hold_s=config.gate_hold_s)
-        ports = {"ext_proc_port": config.ext_proc_port, "spoe_port": config.spoe_port}
-        async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, **ports) as ways_in:
+        gate = Gate(routed, hold_s=config.gates.hold_s)
+        async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, config.gates) as ways_in:
             listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy) if app is not None))
             urls = listeners.urls | ways_in
             say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)

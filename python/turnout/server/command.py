@@ -102,9 +102,6 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         "token": token,
         "token_file": token_file,
         "allow_anybody": allow_anybody,
-        "ext_proc_port": ext_proc_port,
-        "spoe_port": spoe_port,
-        "gate_hold_s": gate_hold_s,
         "log": {"format": log_format, "level": log_level},
         "state": {"directory": state, "reattach_s": reattach_s},
         "proxy": {
@@ -116,6 +113,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             "classify": classify,
             "infer_sessions": infer_sessions,
         },
+        "gates": {"ext_proc_port": ext_proc_port, "spoe_port": spoe_port, "hold_s": gate_hold_s},
     }
     if standby_of is not None:
         flags["state"] |= {"directory": standby_of, "standby": True}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 from collections.abc import Mapping  # noqa: TC003 - the file is read by the annotations
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from turnout import policies
-from turnout.adapters.proxies import HOLD_S
+from turnout.adapters.proxies import GatesConfig
 from turnout.config import Workload
 from turnout.errors import InvalidArgument, TurnoutError
 from turnout.feeds import Engine, Timing
@@ -155,9 +154,7 @@ class ServeConfig:
         log: What is said.
         feeds: How often engines are looked at and how long a silent one is waited for.
         proxy: How requests are passed to the engines.
-        ext_proc_port: Port of Envoy's external processing; 0 = any free one, None = none.
-        spoe_port: Port of HAProxy's agent; 0 = any free one, None = none.
-        gate_hold_s: How long a request of such a proxy may be held, s.
+        gates: Where proxies that pass requests on themselves ask.
 
     Raises:
         InvalidArgument: A value is out of range, or the server would be open to everybody.
@@ -185,18 +182,14 @@ class ServeConfig:
     log: LogConfig = LogConfig()
     feeds: Timing = field(default_factory=Timing)
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
-    ext_proc_port: int | None = None
-    spoe_port: int | None = None
-    gate_hold_s: float = HOLD_S
+    gates: GatesConfig = field(default_factory=GatesConfig)
 
     def __post_init__(self) -> None:
         """Check, and read the token."""
-        for name in ("port", "admin_port", "ext_proc_port", "spoe_port"):
+        for name in ("port", "admin_port"):
             port = getattr(self, name)
             if port is not None and not 0 <= port <= MOST_PORT:
                 raise refuse(name, port, f"a port, 0..{MOST_PORT}")
-        if not 0 < self.gate_hold_s < math.inf:
-            raise refuse("gate_hold_s", self.gate_hold_s, "a finite number of seconds above 0")
         if self.admin_port == self.port != 0:
             raise refuse("admin_port", self.admin_port, "another port than that of the callers")
         if self.token_file is not None:

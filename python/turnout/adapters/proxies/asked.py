@@ -6,16 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
+
+from turnout.prompts import UNIT_BYTES, plain_units, text_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SESSION_HEADERS: Final = ("x-session-id", "x-smg-routing-key")
-"""Who asks, first one found: what SkyRL and prime-rl send, and what slime sends."""
-
-BYTES_PER_UNIT: Final = 4
-"""Text is compared in units of 4 bytes of UTF-8, about a token of English."""
+SESSION_HEADERS: Final = (
+    "x-turnout-session",
+    "x-session-id",
+    "x-claude-code-session-id",
+    "session-id",
+    "x-smg-routing-key",
+    "x-correlation-id",
+)
+"""Who asks, first one found; those of the proxy of `turnout serve`."""
 
 MOST_TOKENS: Final = 2**40
 
@@ -33,8 +38,9 @@ class _Body(msgspec.Struct):
     prompt: Any = None
     input_ids: Any = None
     text: Any = None
-    messages: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
+    messages: Any = None
+    tools: Any = None
+    model: Any = None
     max_tokens: Any = None
     max_completion_tokens: Any = None
     n: Any = None
@@ -104,8 +110,8 @@ def read(headers: Mapping[str, str], body: bytes = b"", *, body_bytes: int | Non
         >>> asked = read({"x-session-id": "s"}, b'{"prompt": [5, 6, 7], "max_tokens": 9}')
         >>> asked.prompt, asked.session, asked.max_new_tokens
         ([5, 6, 7], 's', 9)
-        >>> read({}, b'{"prompt": "what is this?"}').prompt.tolist()
-        [1952540791, 544434464, 1936287860, 63]
+        >>> read({}, b'{"prompt": "what is this?", "model": "m"}').namespace
+        'text:m'
         >>> read({}, b"").is_turn
         False
     """
@@ -117,7 +123,7 @@ def read(headers: Mapping[str, str], body: bytes = b"", *, body_bytes: int | Non
         "last": headers.get("x-turnout-last", "").lower() in {"1", "true"},
     }
     if body_bytes is not None and body_bytes > len(body):
-        return Asked(prompt_tokens=max(body_bytes // BYTES_PER_UNIT, 1), **named)
+        return Asked(prompt_tokens=max(body_bytes // UNIT_BYTES, 1), **named)
     if body.lstrip()[:1] != b"{":
         return Asked(**named)
     try:
@@ -127,25 +133,11 @@ def read(headers: Mapping[str, str], body: bytes = b"", *, body_bytes: int | Non
     prompt, is_text = _prompt(found)
     if prompt is None:
         return Asked(**named)
-    salt = found.cache_salt if isinstance(found.cache_salt, str) else ""
-    namespace = f"text:{salt}" if is_text else salt or None
+    names: list[Any] = [f"text:{found.model or ''}"] if is_text else []
+    names += [found.cache_salt, headers.get("x-turnout-namespace")]
+    # Where a session goes on must not depend on whether it came through a proxy or through the server itself.
+    namespace = "/".join(name for name in names if name and isinstance(name, str)) or None
     return Asked(prompt=prompt, namespace=namespace, max_new_tokens=_bound(found), **named)
-
-
-def text_units(text: bytes) -> Any:  # noqa: ANN401 - an array of numpy, whose type says nothing more
-    """Text as tokens: its bytes, four by four. Equal beginnings of text are equal beginnings of units.
-
-    Args:
-        text: UTF-8.
-
-    Returns:
-        uint32 (N,), the last one padded with zeros.
-
-    Example:
-        >>> text_units(b"abcde").tolist()
-        [1684234849, 101]
-    """
-    return np.frombuffer(text + bytes(-len(text) % BYTES_PER_UNIT), dtype="<u4")
 
 
 def _prompt(found: _Body) -> tuple[Any, bool]:
@@ -153,17 +145,16 @@ def _prompt(found: _Body) -> tuple[Any, bool]:
     for given in (found.input_ids, found.prompt):
         if isinstance(given, list) and given and all(type(item) is int and 0 <= item < 2**32 for item in given):
             return given, False
-    messages = bytes(found.messages)
-    if messages.startswith(b"[") and len(messages) > 2:  # noqa: PLR2004 - more than the brackets
-        # As it was written, without the closing bracket: the next turn's list begins with this one's. Tools stand
-        # before the messages, as in chat templates.
-        return text_units(bytes(found.tools) + messages[:-1].rstrip()), True
+    messages = found.messages
+    if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
+        head = [{"role": "tools", "content": found.tools}] if found.tools else []
+        return text_units([*head, *messages]), True
     for given in (found.prompt, found.text):
         if isinstance(given, str) and given:
-            return text_units(given.encode("utf-8", "surrogatepass")), True
+            return plain_units(given), True
         if isinstance(given, list) and given:
             # Several prompts in one request run together on one replica; what they share is not looked for.
-            return text_units(msgspec.json.encode(given)), True
+            return plain_units(msgspec.json.encode(given).decode()), True
     return None, False
 
 

@@ -308,8 +308,9 @@ class Gate:
         except BaseException:
             self.routed.abort(decision.turn)
             raise
-        if asked.prompt is not None:
-            # Hashed: half a byte per token, for as long as the proxy may still send it elsewhere.
+        if asked.prompt is not None and asked.session is not None:
+            # Hashed: half a byte per token, for as long as the proxy may still send it elsewhere. Without a session the
+            # tokens themselves say which one it is.
             asked = replace(asked, prompt=self.routed.router.prompt(asked.prompt))
         key = request or decision.turn
         passage = Passage(self, asked, decision, addresses, key)

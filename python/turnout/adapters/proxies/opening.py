@@ -11,20 +11,18 @@ from turnout.errors import MissingExtra
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from turnout.adapters.proxies import GatesConfig
     from turnout.adapters.proxies.gate import Gate
 
 
 @asynccontextmanager
-async def opened(
-    gate: Gate, host: str, *, ext_proc_port: int | None = None, spoe_port: int | None = None
-) -> AsyncIterator[dict[str, str]]:
+async def opened(gate: Gate, host: str, config: GatesConfig) -> AsyncIterator[dict[str, str]]:
     """Listen for Envoy and HAProxy while the block runs; when it ends, so do the turns of their requests.
 
     Args:
         gate: Where requests become turns.
         host: Address to listen at.
-        ext_proc_port: Port of Envoy's external processing; 0 = any free one, None = not at all.
-        spoe_port: Port of HAProxy's agent; 0 = any free one, None = not at all.
+        config: At which ports.
 
     Yields:
         The addresses, `host:port`, by `ext_proc` and `spoe`.
@@ -37,18 +35,18 @@ async def opened(
     named = f"[{host}]" if ":" in host else host
     async with contextlib.AsyncExitStack() as open_now:
         open_now.callback(gate.leave_all)
-        if ext_proc_port is not None:
+        if config.ext_proc_port is not None:
             try:
                 from turnout.adapters.proxies.ext_proc import ExtProcServer
             except ImportError as error:
                 if error.name is None or error.name.partition(".")[0] == "turnout":
                     raise
                 raise MissingExtra(f"ext_proc needs {error.name}: pip install 'turnout[envoy]'") from error
-            envoy = await open_now.enter_async_context(ExtProcServer(gate, host, ext_proc_port))
+            envoy = await open_now.enter_async_context(ExtProcServer(gate, host, config.ext_proc_port))
             found["ext_proc"] = f"{named}:{envoy.port}"
-        if spoe_port is not None:
+        if config.spoe_port is not None:
             from turnout.adapters.proxies.spoe import SpoeServer
 
-            haproxy = await open_now.enter_async_context(SpoeServer(gate, host, spoe_port))
+            haproxy = await open_now.enter_async_context(SpoeServer(gate, host, config.spoe_port))
             found["spoe"] = f"{named}:{haproxy.port}"
         yield found
