@@ -86,6 +86,9 @@ def test_the_standby_places_what_the_primary_held(tmp_path, end):
             status, said = await ask(session, second.url, "/readyz")
             assert (status, said["status"]) == (503, "standby")
             assert f"process {first.child.pid} has the state" in said["problems"][0]
+            while not (rehearsed := (await ask(session, second.url, "/readyz"))[1]["rehearsed"]):
+                await asyncio.sleep(0.02)
+            assert 0 < rehearsed["journal_bytes"] <= (tmp_path / "s" / "journal").stat().st_size
             assert (await ask(session, second.url, "/healthz"))[0] == 200
             status, said = await ask(session, second.url, "/turnout/v1/submit", {"prompt_tokens": 5})
             assert (status, said["error"]["type"]) == (503, "RouterClosed")

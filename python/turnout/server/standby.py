@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 
-from turnout import record
-from turnout.errors import RecordError
 from turnout.server.logs import say
 from turnout.server.state import JOURNAL, StateDirectory, open_lock, owner_of, try_lock
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from turnout.router import Router
-
 LOOK_S: Final = 0.05
 """Between two looks at the lock: a blocking wait could not be ended by a signal."""
-REHEARSE_S: Final = 10.0
-"""Between two rehearsals at most; a journal that has not changed is not read again."""
+REHEARSE_S: Final = 5.0
+"""Between two looks at whether there is something to rehearse."""
+GROWTH: Final = 2
+"""A journal is read again when it is another one, or so many times as large as before."""
 
 
 class Standby:
     """Waits until no other process writes a state. Meanwhile it reads what it would go on from, and says so.
 
-    The journal is restored now and then, as a rehearsal: one that could not be gone on from is known before it is
-    needed, and the file is in memory when it is.
+    The journal is replayed now and then, as a rehearsal: one that could not be gone on from is known before it is
+    needed, and the file is in memory when it is. A process of its own does that: the lock is looked at all the while.
 
     Args:
         path: The directory of the state.
@@ -47,7 +47,7 @@ class Standby:
         self.rehearsed: dict[str, float | int] = {}
         self.problem = ""
         self._lock = open_lock(path)
-        self._seen: tuple[int, int] | None = None
+        self._seen = (0, 0)
 
     async def wait(self, stop: asyncio.Event) -> StateDirectory | None:
         """Wait for the state.
@@ -58,50 +58,53 @@ class Standby:
         Returns:
             The state, this process' own now; None when it was told to stop.
         """
-        rehearsing: asyncio.Task[None] | None = None
-        due = 0.0
+        rehearsing = asyncio.create_task(self._rehearse())
         try:
             while not stop.is_set():
                 if try_lock(self._lock):
                     lock, self._lock = self._lock, -1
                     return StateDirectory(self.path, lock=lock)
-                if time.monotonic() >= due and (rehearsing is None or rehearsing.done()):
-                    due = time.monotonic() + REHEARSE_S
-                    rehearsing = asyncio.create_task(asyncio.to_thread(self._rehearse))
                 await asyncio.sleep(LOOK_S)
             return None
         finally:
-            if rehearsing is not None:
-                # A thread cannot be cancelled; what it reads, it reads to the end.
-                await asyncio.gather(rehearsing, return_exceptions=True)
+            rehearsing.cancel()
+            await asyncio.gather(rehearsing, return_exceptions=True)
             if self._lock >= 0:
                 os.close(self._lock)
                 self._lock = -1
 
-    def _rehearse(self) -> None:
+    async def _rehearse(self) -> None:
+        """Replay the journal whenever that is worth it."""
         journal = self.path / JOURNAL
-        try:
-            stat = journal.stat()
-        except OSError:
-            return  # the other process has not begun it
-        if (stat.st_ino, stat.st_size) == self._seen:
-            return
+        while True:
+            # Until the other process has begun it, there is none.
+            with contextlib.suppress(FileNotFoundError):
+                stat = journal.stat()
+                number, size = self._seen
+                if stat.st_ino != number or stat.st_size >= GROWTH * size or self.problem:
+                    self._seen = (stat.st_ino, stat.st_size)
+                    await self._replay(journal, stat.st_size)
+            await asyncio.sleep(REHEARSE_S)
+
+    async def _replay(self, journal: Path, size_bytes: int) -> None:
         began = time.perf_counter()
+        command = (sys.executable, "-m", "turnout.cli", "replay", str(journal))
+        nowhere, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=pipe)
         try:
-            router: Router = record.restore(journal)
-        except RecordError as error:
-            if not self.problem:
-                say(logging.ERROR, "standby_unreadable", f"standby: {error}", directory=str(self.path))
-            self.problem = str(error)
+            _, errors = await child.communicate()
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        before, self.problem = self.problem, ""
+        if child.returncode:
+            self.problem = errors.decode("utf-8", "replace").strip() or f"turnout replay exits with {child.returncode}"
+            if not before:
+                text = f"standby: the state cannot be gone on from: {self.problem}"
+                say(logging.ERROR, "standby_unreadable", text, directory=str(self.path))
             return
-        self._seen, self.problem = (stat.st_ino, stat.st_size), ""
-        stats = router.stats()
-        self.rehearsed = {
-            "journal_bytes": stat.st_size,
-            "restore_s": round(time.perf_counter() - began, 3),
-            "live_sessions": stats["live_sessions"],
-            "open_turns": stats["open_turns"],
-        }
+        self.rehearsed = {"journal_bytes": size_bytes, "took_s": round(time.perf_counter() - began, 3)}
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What a server answers that stands by: that it lives, and that it is not asked."""
