@@ -40,9 +40,11 @@ _NO_NUMBERS: Final = {"memory", "order", "placement", "placement_args", "shed"}
 _CHOICES: Final = ["placement", "shed", "placement_args.sticky"]
 _PARAMETERS: Final = [f"placement_args.{name}" for own in PLACEMENTS.values() for name in own]
 
-LIMIT_SHAPES: Final[dict[str, str]] = {
-    entry.name: _shape_of(entry.name) for entry in dataclasses.fields(Limits) if entry.name not in _NO_NUMBERS
-} | dict.fromkeys([*_CHOICES, *_PARAMETERS], "") | {"order": "W"}
+LIMIT_SHAPES: Final[dict[str, str]] = (
+    {entry.name: _shape_of(entry.name) for entry in dataclasses.fields(Limits) if entry.name not in _NO_NUMBERS}
+    | dict.fromkeys([*_CHOICES, *_PARAMETERS], "")
+    | {"order": "W"}
+)
 """By field of `Limits`, as `numbers` names them: `""`, `R`, `W` or `RW`."""
 
 _RELATIVE: Final = 1e-9
