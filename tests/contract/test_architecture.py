@@ -22,6 +22,7 @@ CONTROL = {"turnout.control", "turnout._core", "turnout.config", *POLICIES}
 SIMULATE = {"turnout.simulate", *CONTROL}
 SHELL = {"turnout", "turnout.router", "turnout.record", *CONTROL}
 FEEDS = {"aiohttp", "zmq", "prometheus_client", "turnout.feeds", *SHELL}
+WIRE = {"turnout.server.schema", "turnout.server.binary"}
 ALLOWED = {
     "turnout.errors": set(),
     "turnout.config": set(),
@@ -30,6 +31,7 @@ ALLOWED = {
     "turnout.router": CONTROL,
     "turnout.record": {"turnout", "turnout._core", "turnout.errors", "turnout.router", "turnout.policies"},
     "turnout.replay": {"typer", "turnout", "turnout.record", "turnout.errors"},
+    "turnout.prompts": {"numpy"},
     "turnout.prefix_index": {"numpy", "turnout", "turnout._core", "turnout.config"},
     "turnout": {"turnout.router", "turnout.prefix_index", *CONTROL},
     "turnout.simulate": {"numpy", "typer", "rich", "zstandard", "matplotlib", *SIMULATE},
@@ -38,7 +40,7 @@ ALLOWED = {
     "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
     "turnout.aio": {"turnout.aio", *SHELL},
     "turnout.feeds": {*FEEDS, "turnout.aio"},
-    "turnout.doctor": {"typer", "rich", "tokenizers", *FEEDS},
+    "turnout.doctor": {"typer", "tokenizers", "turnout.doctor", *FEEDS},
     "turnout.listening": {"uvicorn", *BASE},
     "turnout.engine": {
         "turnout.listening",
@@ -50,7 +52,22 @@ ALLOWED = {
         "turnout.engine",
         *SIMULATE,
     },
-    "turnout.client": {"aiohttp", "msgspec", "turnout.client", *SHELL},
+    # The messages and their two forms: what server and client share.
+    "turnout.server.schema": {"msgspec", "turnout"},
+    "turnout.server.binary": {"msgspec", "numpy", "turnout.server.schema", *BASE},
+    "turnout.client": {"aiohttp", "msgspec", "turnout", "turnout.client", *WIRE, *BASE},
+    "turnout.demo": {"numpy", "aiohttp", "turnout.engine", *SIMULATE},
+    "turnout.adapters": set(),
+    "turnout.adapters.proxies": {
+        "numpy",
+        "msgspec",
+        "grpc",
+        "grpc_health",
+        "envoy",
+        "turnout.adapters.proxies",
+        "turnout.aio",
+        *SHELL,
+    },
     "turnout.server": {
         "numpy",
         "turnout.listening",
@@ -59,8 +76,14 @@ ALLOWED = {
         "msgspec",
         "tokenizers",
         "typer",
+        "aiohttp",
+        "multidict",
+        "turnout.prompts",
+        "turnout.demo",
         "turnout.server",
+        "turnout.adapters.proxies",
         "turnout.aio",
+        *WIRE,
         *FEEDS,
     },
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
@@ -69,6 +92,7 @@ ALLOWED = {
         "turnout",
         "turnout.server",
         "turnout.bench",
+        "turnout.doctor",
         "turnout.engine",
         "turnout.experiment",
         "turnout.replay",
@@ -83,6 +107,9 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+NAMES = frozenset(map(module_name, MODULES))
+
+
 def part_of(name: str) -> str:
     """The longest part of the package that a module belongs to."""
     return max((part for part in [*ALLOWED, "turnout._core"] if name == part or name.startswith(f"{part}.")), key=len)
@@ -95,9 +122,8 @@ def imports(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the direction"
-            found.update(
-                f"{node.module}.{alias.name}" if node.module == "turnout" else node.module for alias in node.names
-            )
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found.update(name if node.module == "turnout" or name in NAMES else node.module for name in names)
     return found
 
 

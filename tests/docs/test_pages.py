@@ -29,6 +29,7 @@ def blocks(page: str) -> list[str]:
         "docs/interface.md",
         "docs/policies.md",
         "docs/prefix-index.md",
+        "docs/proxy.md",
         "docs/record.md",
     ],
 )

@@ -71,3 +71,92 @@ async def _serving(routes, *, port=0, **router_arguments):
 def serving():
     """`async with serving(lambda routed: routes) as served`."""
     return _serving
+
+
+@pytest.fixture
+def listen_with():
+    """`async with listen_with(app) as url`."""
+    return listening
+
+
+class Proxied(Served):
+    """A server with a proxy, in front of model engines in the same event loop."""
+
+    def __init__(self, routed, url, session, proxy, engines, clients):
+        super().__init__(routed, url, session)
+        self.proxy, self.engines, self._clients = proxy, engines, clients
+
+    @property
+    def names(self):
+        """The replicas of the engines."""
+        return [engine.url.partition("://")[2] for engine in self.engines]
+
+    @property
+    def stats(self):
+        """The router's counters."""
+        return self.routed.router.stats()
+
+    def openai(self, **options):
+        """A client of the `openai` package."""
+        from openai import AsyncOpenAI
+
+        client = AsyncOpenAI(base_url=f"{self.url}/v1", api_key="nobody", max_retries=0, **options)
+        self._clients.append(client)
+        return client
+
+    async def raw(self, path, body, *, url=None, headers=None, method="POST"):
+        """(status, headers, bytes) of one request."""
+        options = {"json": body, "headers": headers or {}}
+        async with self.session.request(method, f"{url or self.url}{path}", **options) as answer:
+            return answer.status, answer.headers, await answer.read()
+
+    def check_books(self, **counts):
+        """No open turn, nothing reserved; and so many requests of each ending."""
+        assert {name: self.proxy.counts[name] for name in counts} == counts
+        assert self.stats["held_turns"] == self.stats["open_turns"] == 0
+        view = self.routed.router.view()
+        assert view.running_turns.sum() == 0
+        assert view.reserved_tokens.sum() == 0
+        self.routed.router.audit()
+
+
+@asynccontextmanager
+async def _proxied(
+    *, engines=1, speed=500.0, dialect="both", engine=None, urls=(), own_token=False, router=None, **settings
+):
+    from contextlib import AsyncExitStack
+
+    from starlette.applications import Starlette
+
+    from turnout.engine import EngineConfig, EngineServer
+    from turnout.feeds import Fleet
+    from turnout.server.proxy import Proxy
+    from turnout.server.proxy_config import ProxyConfig
+    from turnout.server.proxy_routes import proxy_routes
+    from turnout.server.workers import worker_routes
+
+    async with AsyncExitStack() as stack:
+        made = {"kv_tokens": 65_536, "speed": speed, "dialect": dialect, **(engine or {})}
+        started = [await stack.enter_async_context(EngineServer(EngineConfig(**made))) for _ in range(engines)]
+        arguments = {"infer_sessions": True, "hash_key": bytes(16), **(router or {})}
+        routed = await stack.enter_async_context(aio.serve(Router([], **arguments)))
+        fleet = await stack.enter_async_context(Fleet(routed, [*(one.url for one in started), *urls]))
+        proxy = await stack.enter_async_context(Proxy(routed, fleet, ProxyConfig(**settings), own_token=own_token))
+        url = await stack.enter_async_context(
+            listening(Starlette(routes=[*proxy_routes(proxy), *worker_routes(proxy)]))
+        )
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        clients = []
+        served = Proxied(routed, url, session, proxy, started, clients)
+        try:
+            await served.until(lambda: len(routed.router.replicas) == engines + len(urls))
+            yield served
+        finally:
+            for client in clients:
+                await client.close()
+
+
+@pytest.fixture
+def proxied():
+    """`async with proxied(engines=2, wait_s=1.0) as served`."""
+    return _proxied

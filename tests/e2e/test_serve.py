@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from openai import AsyncOpenAI
 
 from turnout.engine import EngineConfig, EngineServer
 from turnout.errors import InvalidArgument
@@ -58,7 +59,7 @@ def test_a_restart_knows_engines_sessions_and_open_turns(tmp_path, end):
             EngineServer(EngineConfig(kv_tokens=65_536)) as one,
             EngineServer(EngineConfig(kv_tokens=32_768)) as two,
         ):
-            options = ["--token", "secret", "--journal", str(tmp_path / "journal"), "--workload", "agent"]
+            options = ["--token", "secret", "--state", str(tmp_path / "state"), "--workload", "agent"]
             options += ["--engine", one.url, "--engine", two.url]
             async with process(*options, end=end) as url:
                 await until_ready(url)
@@ -130,3 +131,22 @@ def test_answers_do_not_wait_for_acknowledgements():
             accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_a_served_chat_goes_from_the_openai_package_to_an_engine_and_back():
+    async def play():
+        async with EngineServer(EngineConfig(kv_tokens=65_536, speed=100.0)) as engine:
+            options = ["--token", "secret", "--engine", engine.url, "--wait-s", "30"]
+            async with process(*options) as url:
+                await until_ready(url)
+                client = AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0)
+                chat = [{"role": "user", "content": "hello"}]
+                answer = await client.chat.completions.create(model="turnout-model", messages=chat, max_tokens=5)
+                assert answer.usage.completion_tokens == 5
+                await client.close()
+                stats = (await ask(url, "/turnout/v1/stats"))[1]["stats"]
+                assert (stats["completed"], stats["open_turns"], stats["counted_outputs"]) == (1, 0, 0)
+                async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/models") as refused:
+                    assert refused.status == 401
+
+    asyncio.run(play())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -222,14 +223,18 @@ class AsyncRouter:
 
         return unlisten
 
-    def held(self) -> list[HeldTurn]:
-        """The turns that wait in the line and were submitted here, oldest first."""
+    def held(self, most: int | None = None) -> list[HeldTurn]:
+        """The turns that wait in the line and were submitted here, oldest first.
+
+        Args:
+            most: At most so many; None = all.
+        """
         now = time.monotonic()
         with self._lock:
+            held = ((turn, entry) for turn, entry in self._turns.items() if entry.decision.held)
             return [
                 HeldTurn(turn, entry.session, entry.workload, now - entry.since_s, entry.decision)
-                for turn, entry in self._turns.items()
-                if entry.decision.held
+                for turn, entry in itertools.islice(held, most)
             ]
 
     @property

@@ -159,6 +159,24 @@ class Fleet:
         """
         self._watch(name).resume()
 
+    def engines(self) -> dict[str, Engine]:
+        """The configurations of the engines that are followed now, by name of the replica."""
+        return {name: watch.engine for name, watch in self._watches.items()}
+
+    def engine(self, name: str) -> Engine:
+        """The configuration of an engine.
+
+        Args:
+            name: The replica.
+
+        Returns:
+            Where it is and how it is followed.
+
+        Raises:
+            UnknownReplica: No engine has this name.
+        """
+        return self._watch(name).engine
+
     def status(self) -> FleetStatus:
         """What is known of every engine now."""
         view = self._plain.view()

@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hmac
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, NamedTuple
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from turnout import aio, policies, record
+from turnout import __version__, aio, record
+from turnout.adapters.proxies.gate import Gate
+from turnout.adapters.proxies.opening import opened
+from turnout.errors import InternalError
 from turnout.feeds import Fleet
-from turnout.listening import HttpServer, listen
-from turnout.router import Router
-from turnout.server.decisions import decision_routes
+from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
+from turnout.server.decisions import PREFIX, decision_routes
+from turnout.server.health import failure_of, health_routes, until_failed
+from turnout.server.listeners import Listeners
+from turnout.server.log_events import EventLog
+from turnout.server.logs import say
+from turnout.server.metrics import Counted, Metrics
+from turnout.server.proxy import Proxy
+from turnout.server.proxy_routes import proxy_routes
+from turnout.server.standby import Standby
+from turnout.server.state import StateDirectory, make_router
+from turnout.server.workers import engine_at, worker_routes
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
-    from starlette.requests import Request
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from turnout.server.config import ServeConfig
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a load balancer may ask without a token."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | PAGE_PATHS
+"""What may be asked without a token: by a load balancer, and the page that asks a person for it."""
 
-MOST_HEADER_BYTES = 64 << 10
-STOP_S = 5
-"""Time that running requests get at the end, s."""
+_OPERATIONS = {"add_replica", "set_replica", "drain_replica", "remove_replica", "lose_replica", "weights_updated"}
+_INSIGHTS = {"observe", "kv_events", "stats", "view", "explain"}
+OPERATOR_PATHS = frozenset(PREFIX + name for name in _OPERATIONS | _INSIGHTS)
+"""What is at the port for operators alone, where there is one."""
+READ_PATHS = frozenset(PREFIX + name for name in ("replicas", "info", "openapi.json"))
+"""What is at both."""
 
 
 class BearerToken:
@@ -63,98 +77,130 @@ class BearerToken:
         await self._app(scope, receive, send)
 
 
-def make_router(config: ServeConfig) -> Router:
-    """The router: gone on with where its journal ends, or a new one.
+class Apps(NamedTuple):
+    """What is served where.
 
-    Args:
-        config: Settings.
-
-    Returns:
-        The router.
-
-    Raises:
-        RecordError: The journal cannot be used. It is left as it is.
-        UnknownPolicy: No policy has this name.
-    """
-    policy = policies.lookup(config.policy)
-    if config.journal is not None and config.journal.exists():
-        return record.restore(config.journal, policy=policy, reattach_s=config.reattach_s)
-    return Router((), config.workload_list(), policy=policy)
-
-
-def health_routes(routed: aio.AsyncRouter) -> list[Route]:
-    """`/healthz`: the process answers. `/readyz`: it can place turns.
-
-    Args:
-        routed: The router.
-
-    Returns:
-        The routes.
+    Attributes:
+        public: For callers; for everybody where there is no port for operators.
+        admin: For operators, where they have a port of their own.
     """
 
-    async def alive(_: Request) -> JSONResponse:
-        return JSONResponse({"status": "alive"})
-
-    async def ready(_: Request) -> JSONResponse:
-        problems = []
-        if routed.closed or not routed.clock.alive:
-            problems.append("the router's clock does not run")
-        elif not routed.router.view().accepting.any():
-            problems.append("no replica accepts turns")
-        status = 503 if problems else 200
-        return JSONResponse({"status": "not ready" if problems else "ready", "problems": problems}, status)
-
-    return [Route("/healthz", alive), Route("/readyz", ready)]
+    public: ASGIApp
+    admin: ASGIApp | None
 
 
-def make_app(routed: aio.AsyncRouter, config: ServeConfig) -> ASGIApp:
-    """The application.
+def make_apps(
+    routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None, proxy: Proxy | None = None
+) -> Apps:
+    """The applications, behind the token where there is one.
 
     Args:
         routed: The router.
         config: Settings.
+        fleet: The engines that are followed.
+        proxy: What passes requests to them.
 
     Returns:
-        It, behind the token where there is one.
+        One, or two with a port for operators: then nothing of theirs is at the public one.
     """
-    app = Starlette(routes=[*decision_routes(routed), *health_routes(routed)])
-    return app if config.token is None else BearerToken(app, config.token)
+    metrics = Metrics(routed, fleet, None if proxy is None else proxy.counts)
+    decisions = decision_routes(routed, timed=metrics.timed)
+    # Requests first: routes are looked at one after the other.
+    callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
+    callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
+    operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
+    operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
+    operators += [] if proxy is None else worker_routes(proxy)
+    health = health_routes(routed)
+
+    def app(routes: list[BaseRoute]) -> ASGIApp:
+        made: ASGIApp = Starlette(routes=routes)
+        return Counted(made if config.token is None else BearerToken(made, config.token), metrics)
+
+    if config.admin_port is None:
+        # A read that both sides have is found at its first place.
+        return Apps(app([*callers, *operators, *health]), None)
+    return Apps(app([*callers, *health]), app([*operators, *health]))
 
 
-async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[str], None]) -> None:
+async def run(
+    config: ServeConfig,
+    stop: asyncio.Event,
+    started: Callable[[dict[str, str]], object],
+    stands_by: Callable[[dict[str, str]], object] | None = None,
+) -> None:
     """Serve until told to stop.
 
     Args:
         config: Settings.
-        stop: Set to end. Held turns stay in the journal where one is kept; whoever waits is answered.
-        started: Called with the server's address once it listens.
+        stop: Set to end. Held turns stay in the state where one is kept; whoever waits is answered.
+        started: Called once it serves, with its address as `url`, as `admin_url` that for operators, and those of the
+            ways in for proxies.
+        stands_by: Called before that by a server that stands by, with those where it answers so far.
 
     Raises:
-        InvalidArgument: The address cannot be listened at.
-        RecordError: The journal cannot be used.
+        InvalidArgument: The address cannot be listened at, or the state cannot be written.
+        RecordError: The state cannot be gone on from.
+        InternalError: The router has failed; its state is as it was before that.
     """
-    router = make_router(config)
-    listening = listen(config.host, config.port)
-    host, port = listening.getsockname()[:2]
-    try:
-        with contextlib.ExitStack() as files:
-            journal = None
-            if config.journal is not None:
-                journal = files.enter_context(record.JournalWriter(router, config.journal))
-            routed = aio.AsyncRouter(router, journal=journal)
-            routed.start()
-            settings: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": STOP_S}
-            settings["h11_max_incomplete_event_size"] = MOST_HEADER_BYTES
-            server = HttpServer(uvicorn.Config(make_app(routed, config), http="h11", server_header=False, **settings))
-            async with Fleet(routed, config.engines):
-                serving = asyncio.create_task(server.serve(sockets=[listening]))
-                started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-                stopping = asyncio.create_task(stop.wait())
-                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
-                # First everybody who waits is answered, then the connections may end.
-                await routed.close(keep_turns=config.journal is not None)
-                server.should_exit = True
-                await serving
-    finally:
-        listening.close()
+    say(logging.INFO, "start", f"turnout {__version__} starts", version=__version__, policy=config.policy)
+    with contextlib.ExitStack() as files:
+        directory = config.directory
+        standby = Standby(directory) if directory is not None and config.state.standby else None
+        state = None if directory is None or standby is not None else files.enter_context(StateDirectory(directory))
+        ports = {"url": config.port} | ({} if config.admin_port is None else {"admin_url": config.admin_port})
+        async with Listeners(config.host, ports) as listeners:
+            if standby is not None:
+                listeners.answer_with(*(standby.app for _ in ports))
+                say(logging.INFO, "standby", f"standby: {listeners.urls['url']}", **listeners.urls)
+                if stands_by is not None:
+                    stands_by(listeners.urls)
+                state = await standby.wait(stop)
+                if state is None:
+                    return
+                files.enter_context(state)
+                say(logging.INFO, "takeover", "takeover: the state is free", directory=str(state.path))
+            await _serve(config, stop, started, state, listeners)
+    say(logging.INFO, "stopped", "stopped")
+
+
+async def _serve(
+    config: ServeConfig,
+    stop: asyncio.Event,
+    started: Callable[[dict[str, str]], object],
+    state: StateDirectory | None,
+    listeners: Listeners,
+) -> None:
+    """Serve with a state that is this process' own, or with none."""
+    router = make_router(config, state)
+    with contextlib.ExitStack() as files:
+        journal = None
+        if state is not None:
+            fsync, rotate_bytes = config.state.fsync, config.state.rotate_bytes
+            writer = record.JournalWriter(router, state.journal, fsync=fsync, rotate_bytes=rotate_bytes)
+            journal = files.enter_context(writer)
+        routed = aio.AsyncRouter(router, journal=journal)
+        routed.start()
+        engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
+        fleet = Fleet(routed, engines, timing=config.feeds)
+        proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
+        gate = Gate(routed, hold_s=config.gate_hold_s)
+        ports = {"ext_proc_port": config.ext_proc_port, "spoe_port": config.spoe_port}
+        async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, **ports) as ways_in:
+            listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy) if app is not None))
+            urls = listeners.urls | ways_in
+            say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
+            started(urls)
+            await listeners.wait(stop.wait(), until_failed(routed))
+            if problem := failure_of(routed):
+                # Of no use to anybody: who waits is answered, and a new process or the standby goes on from the state.
+                say(logging.ERROR, "failed", problem)
+                failure = InternalError(problem)
+                routed.fail(failure)
+                await listeners.stop()
+                raise failure
+            left = {name: router.stats()[name] for name in ("open_turns", "held_turns")}
+            say(logging.INFO, "stop", "stop: who waits is answered", **left)
+            # First everybody who waits is answered, then the connections may end.
+            await routed.close(keep_turns=state is not None)
+            await listeners.stop()

@@ -1,9 +1,9 @@
-"""The latest decisions, kept for explanations, the dashboard and callers who poll."""
+"""The latest decisions, kept for explanations and callers who poll."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -43,18 +43,15 @@ class Recent:
 
     Args:
         routed: The router to listen to.
-        shown: Decisions in `latest`.
     """
 
-    def __init__(self, routed: AsyncRouter, shown: int = 50) -> None:
+    def __init__(self, routed: AsyncRouter) -> None:
         self._routed = routed
         self._by_turn: OrderedDict[str, Seen] = OrderedDict()
-        self.latest: deque[Seen] = deque(maxlen=shown)
         self.unlisten = routed.listen(self._hear)
 
     def _hear(self, decision: turnout.Decision, session: str | None, workload: str | None, waited_s: float) -> None:
         seen = Seen(decision, session, workload, waited_s, time.time())
-        self.latest.append(seen)
         if decision.turn:
             self._by_turn[decision.turn] = seen
             self._by_turn.move_to_end(decision.turn)

@@ -337,3 +337,48 @@ fn a_reserved_turn_is_asked_behind_the_lookahead() {
     let woken: Vec<String> = fleet.end(2, "x").iter().map(|word| word.turn.to_string()).collect();
     assert_eq!(woken, [&*large.turn, "s0", "s1", "s2"]);
 }
+
+/// Blocks of 1. The only slot is taken by a parent whose turn runs and waits for a child: the child counts in no cap. A stranger does.
+#[test]
+fn a_child_of_a_running_parent_needs_no_slot() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["w"]);
+    fleet.limit(0, |limits| limits.session_cap = Some(vec![1.0]));
+    placed(&fleet.submit(0, "parent", "w", &[(0, 100)]));
+    held(&fleet.submit(0, "stranger", "w", &[(10_000, 100)]), Reason::SessionCap);
+    let prompt = fleet.prompt(&[(20_000, 100)]);
+    let submit = Submit { session: Some("child"), parent: Some("parent"), ..Submit::new(TurnInput::Prompt(&prompt)) };
+    placed(&fleet.router.submit(0, &submit).unwrap());
+}
+
+/// Blocks of 1. B needs room and finds an idle session of A whose lease is over. While A has no more than its guarantee it gives
+/// nothing; without the guarantee it gives way.
+#[test]
+fn who_has_no_more_than_its_guarantee_gives_nothing() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["a", "b"]);
+    fleet.limit(0, |limits| limits.guarantee_tokens = Some(vec![400.0, 0.0]));
+    let idle = fleet.submit(0, "a", "a", &[(0, 300)]);
+    fleet.complete(0, &idle, 0);
+    placed(&fleet.submit(0, "b0", "b", &[(10_000, 600)]));
+    let waits = fleet.submit(SECOND, "b1", "b", &[(20_000, 200)]);
+    held(&waits, Reason::Ceiling);
+    assert_eq!(fleet.column(SECOND, "pauses"), [0.0, 0.0]);
+    fleet.limit(2 * SECOND, |limits| limits.guarantee_tokens = None);
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [waits.turn]);
+    assert_eq!(fleet.column(2 * SECOND, "pauses"), [1.0, 0.0]);
+}
+
+/// Blocks of 1. Two idle sessions of 300, the lease of one is over: 800 tokens need both, so neither goes until the other lease ends.
+#[test]
+fn one_lease_that_is_over_opens_no_other() {
+    let mut fleet = Fleet::new(1, &[("r", 1_000.0)], &["a", "b"]);
+    fleet.limit(0, |limits| limits.lease_s = Some(vec![0.0, 60.0]));
+    for (workload, first) in [("a", 0), ("b", 10_000)] {
+        let turn = fleet.submit(0, workload, workload, &[(first, 300)]);
+        fleet.complete(0, &turn, 0);
+    }
+    let waits = fleet.submit(SECOND, "new", "a", &[(20_000, 800)]);
+    held(&waits, Reason::Ceiling);
+    assert_eq!(fleet.column(SECOND, "pauses"), [0.0, 0.0]);
+    fleet.router.tick(60 * SECOND);
+    assert_eq!(fleet.drain().iter().map(|word| word.turn.clone()).collect::<Vec<_>>(), [waits.turn]);
+}
