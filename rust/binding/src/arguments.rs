@@ -136,6 +136,12 @@ pub(crate) fn workload(object: &Bound<'_, PyAny>) -> PyResult<WorkloadConfig> {
         context_tokens: attribute(object, "context_tokens", "a number of at least 0")?,
         growth_tokens: attribute(object, "growth_tokens", "a number of at least 0")?,
         residency_s: attribute(object, "residency_s", "a number of at least 0")?,
+        ends: attribute(object, "ends", "True or False")?,
+        one_turn: match attribute::<String>(object, "turns", "\"many\" or \"one\"")?.as_str() {
+            "many" => false,
+            "one" => true,
+            other => return Err(invalid("turns", format!("{other:?}"), "\"many\" or \"one\"")),
+        },
     })
 }
 

@@ -25,6 +25,7 @@ impl Router {
             .and_then(|()| self.audit_history_ends())
             .and_then(|()| self.audit_counters())
             .and_then(|()| self.audit_groups())
+            .and_then(|()| self.audit_unended())
             .and_then(|()| self.audit_line())
             .map_err(|problem| Error::Internal { problem })
     }

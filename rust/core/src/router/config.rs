@@ -41,13 +41,18 @@ pub struct WorkloadConfig {
     pub growth_tokens: f64,
     /// Prior of a session's residency from first placement to last completion, s.
     pub residency_s: f64,
+    /// Whether callers say when its sessions end. Where not, one ends when it has been idle for longer than its lease and than nearly
+    /// all gaps between turns so far.
+    pub ends: bool,
+    /// No turn of it is followed by another: its sessions end with their turn.
+    pub one_turn: bool,
 }
 
 impl WorkloadConfig {
     /// A workload without target and priors.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), target: f64::NAN, context_tokens: 0.0, growth_tokens: 0.0, residency_s: 0.0 }
+        Self { name: name.into(), target: f64::NAN, context_tokens: 0.0, growth_tokens: 0.0, residency_s: 0.0, ends: true, one_turn: false }
     }
 }
 
@@ -99,4 +104,4 @@ impl Default for RouterConfig {
 }
 
 record!(ReplicaConfig { name, kv_tokens, prefill_tokens_per_s, decode_s_per_kv_token, block_tokens });
-record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s });
+record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s, ends, one_turn });

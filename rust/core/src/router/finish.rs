@@ -149,7 +149,8 @@ impl Router {
         self.forget_turn(turn);
         let state = &self.sessions[session];
         let stays = self.infer_sessions && (state.history_tokens > 0 || !state.open.is_empty() || ending == Ending::Replaced);
-        if state.single_turn && !stays && !comes_back {
+        let over = state.single_turn && !stays && !comes_back;
+        if over || (ending == Ending::Completed && self.ends_with_its_turn(session)) {
             self.finish_session(session, ending == Ending::Completed);
         }
     }
@@ -194,6 +195,7 @@ impl Router {
         if ending == Ending::Completed {
             let meter = &mut self.sessions[session].meter;
             (meter.block_ns_completed, meter.charged_ns_completed) = (meter.block_ns, meter.charged_ns);
+            meter.active_ns_completed = meter.active_ns;
             self.sessions[session].turns_completed += 1;
             self.sessions[session].weights_epoch = self.replicas[home as usize].weights_epoch;
             let output = if produced > 0 {

@@ -50,6 +50,7 @@ impl Router {
         if self.sessions[session].gap == gap {
             return;
         }
+        self.stop_waiting_for_end(session);
         match self.sessions[session].home.filter(|_| self.sessions[session].is_idle()) {
             Some(home) => {
                 self.stir(session, home);
@@ -59,6 +60,7 @@ impl Router {
             }
             None => self.sessions[session].gap = gap,
         }
+        self.wait_for_end(session);
     }
 
     /// When the lease of a session that is idle on `home` ends under some limits.

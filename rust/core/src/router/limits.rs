@@ -23,6 +23,13 @@ impl Router {
             .collect();
         let compiled = enforced::compile(limits, step, &rows, &self.workloads(), self.hasher.block_tokens(), self.replicas.len())?;
         let seq = self.begin(now);
+        let mut compiled = compiled;
+        // Nobody knows when such a session comes back, or whether: it protects nothing until that is learned.
+        for (workload, state) in self.workloads.iter().enumerate() {
+            if !state.config.ends && state.estimator.gaps.long().is_none() {
+                compiled.replicas.iter_mut().for_each(|row| row.lease[workload] = 0);
+            }
+        }
         let before = std::mem::replace(&mut self.limits, compiled);
         self.all_changed = true;
         self.renew_leases(&before);

@@ -9,6 +9,7 @@ mod book;
 mod checks;
 mod choose;
 mod config;
+mod ends;
 mod families;
 mod feeds;
 mod finish;
@@ -188,6 +189,8 @@ pub struct Router {
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
     quiet: BTreeSet<(Nanos, u32)>,
+    /// Those of workloads without end signals, by workload and last activity.
+    unended: Vec<BTreeSet<(Nanos, u32)>>,
     /// Ends of their histories, where a prompt may continue a session that its caller does not name.
     history_ends: BTreeSet<infer::HistoryEnd>,
     /// Pumps so far.
@@ -277,6 +280,7 @@ impl Router {
             reattach_until: None,
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
+            unended: vec![BTreeSet::new(); count],
             history_ends: BTreeSet::new(),
             pumps: 0,
             all_changed: true,
@@ -458,6 +462,7 @@ record!(Router {
     reattach_until,
     silence,
     quiet,
+    unended,
     history_ends,
     pumps,
     all_changed,

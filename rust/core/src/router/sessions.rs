@@ -86,6 +86,7 @@ impl Router {
             workload.finished += 1;
             workload.finishes.count(self.now);
             if state.turns_completed > 0 {
+                workload.estimator.gaps.ended();
                 workload.estimator.session(&state.meter, grown, state.history_tokens);
             }
         } else {

@@ -51,10 +51,11 @@ impl Router {
             self.pump(None);
             return Err(error);
         }
-        let (mut named, mut since) = (named, None);
+        let (mut named, mut since, mut again) = (named, None, false);
         if let Some(&earlier) = submit.turn.and_then(|id| self.turn_slots.get(id)) {
             let failed = self.turns[earlier].verdict.replica.filter(|_| matches!(self.turns[earlier].state, TurnState::Placed(_)));
             named.avoid.extend(failed);
+            again = true;
             self.close(earlier, Ending::Replaced, &Completion::default());
         }
         self.stats.submitted += 1;
@@ -62,6 +63,10 @@ impl Router {
         if let Some(kept) = self.take_kept(session) {
             named.avoid.extend(kept.avoid);
             since = Some(kept.since);
+            again = true;
+        }
+        if !again {
+            self.note_gap(session);
         }
         self.adopt(session, submit.parent);
         let path = self.path_for(session, submit);

@@ -26,6 +26,7 @@ impl Router {
             let completed = self.sessions[session].turns_completed > 0;
             self.finish_session(session, completed);
         }
+        self.end_the_silent();
         if self.reattach_until.is_some_and(|until| until <= now) {
             self.reattach_until = None;
             while let Some(&turn) = self.unconfirmed.first() {
@@ -68,6 +69,7 @@ impl Router {
             first(&self.silence, self.turn_ttl),
             first(&self.quiet, self.session_ttl),
             self.next_lease_end(),
+            self.next_silent_end(),
         ]
         .into_iter()
         .flatten()

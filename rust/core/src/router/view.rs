@@ -131,6 +131,10 @@ impl Router {
             column("output_tokens", learned(&|estimates| estimates.output_tokens)),
             column("residency_s", learned(&|estimates| estimates.residency_s)),
             column("token_seconds", learned(&|estimates| estimates.token_seconds)),
+            column("active_s", learned(&|estimates| estimates.active_s)),
+            column("gap_s", learned(&|estimates| estimates.gap_s)),
+            column("gap_p95_s", learned(&|estimates| estimates.gap_p95_s)),
+            column("continue_fraction", learned(&|estimates| estimates.continue_fraction)),
             column("samples", counts(&|workload| workload.estimator.samples.cast_signed())),
             column("virtual_time", Values::F64((0..count).map(|w| self.line.virtual_time(w as u32)).collect())),
         ]
@@ -146,6 +150,8 @@ impl Router {
                 residency_s: seconds(session.meter.charged_ns + elapsed),
                 block_seconds: block_ns as f64 / 1e9,
                 growth_tokens: self.grown_tokens(slot) as f64,
+                active_s: seconds(session.meter.active_ns + if session.running > 0 { elapsed } else { 0 }),
+                gap: (session.open.is_empty() && session.turns_completed > 0).then(|| self.now - session.last_activity),
             });
         }
         self.workloads.iter().zip(&live).map(|(workload, live)| workload.estimator.read(self.hasher.block_tokens(), live)).collect()

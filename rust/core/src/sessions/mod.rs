@@ -96,10 +96,14 @@ pub(crate) struct Meter {
     pub(crate) block_ns: u128,
     /// Time charged.
     pub(crate) charged_ns: u64,
-    /// The two integrals at the last completion: residency ends there, not at the idle timeout.
+    /// The part of it with a turn that runs.
+    pub(crate) active_ns: u64,
+    /// The integrals at the last completion: residency ends there, not at the idle timeout.
     pub(crate) block_ns_completed: u128,
     /// See `block_ns_completed`.
     pub(crate) charged_ns_completed: u64,
+    /// See `block_ns_completed`.
+    pub(crate) active_ns_completed: u64,
 }
 
 impl Session {
@@ -118,6 +122,7 @@ impl Session {
         if self.home.is_some() {
             self.meter.block_ns += u128::from(self.meter.added_blocks) * u128::from(elapsed);
             self.meter.charged_ns += elapsed;
+            self.meter.active_ns += if self.running > 0 { elapsed } else { 0 };
         }
     }
 }
@@ -275,7 +280,7 @@ record!(Session {
     kept
 });
 record!(Kept { turn, since, avoid });
-record!(Meter { at, added_blocks, block_ns, charged_ns, block_ns_completed, charged_ns_completed });
+record!(Meter { at, added_blocks, block_ns, charged_ns, active_ns, block_ns_completed, charged_ns_completed, active_ns_completed });
 record!(Turn {
     id,
     attempt,

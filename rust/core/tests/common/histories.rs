@@ -80,7 +80,11 @@ impl Caller {
     pub(crate) fn new(seed: u64) -> Self {
         let config = RouterConfig {
             replicas: vec![ReplicaConfig::new("r0", 300.0), ReplicaConfig::new("r1", 200.0)],
-            workloads: WORKLOADS.iter().map(|name| WorkloadConfig::new(name)).collect(),
+            workloads: vec![
+                WorkloadConfig::new(WORKLOADS[0]),
+                // Some callers do not say when sessions end, or have only sessions of one turn.
+                WorkloadConfig { ends: !seed.is_multiple_of(3), one_turn: seed.is_multiple_of(5), ..WorkloadConfig::new(WORKLOADS[1]) },
+            ],
             block_tokens: BLOCK,
             seed,
             session_ttl_s: 40.0,
