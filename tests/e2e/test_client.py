@@ -91,6 +91,13 @@ def test_the_face_is_that_of_the_router(serving):
             answers = await remote.submit_batch([(BIG, {"session": "x"}), (None, {"append": [1], "session": "new"})])
             assert answers[0].placed
             assert isinstance(answers[1], errors.TurnoutError)
+            two = await remote.submit([7] * 40, session="two", samples=2, avoid=["r0"], group="g", group_size=2)
+            assert (two.replica, (await remote.progress(two.turn, 1, served_by="r1")).status) == ("r1", "done")
+            assert (await remote.complete(two.turn, outputs=[[1, 2], [3]], keep=1, prompt_tokens=40)).status == "done"
+            assert (await remote.hint("two", idle_s=5.0, expected_tokens=8)).status == "done"
+            late = await remote.submit([9] * 40, session="late")
+            assert (await remote.abort(late.turn, reason="timeout", retry=True)).status == "done"
+            assert (await remote.abort(late.turn)).status == "duplicate"
             assert (await remote.stats())["sessions_finished"] == 1
             assert (await remote.view()).replicas == ["r0", "r1"]
             assert (await remote.info()).workloads == ["agent", "chat"]

@@ -76,7 +76,7 @@ def test_damage_is_refused() -> None:
         (b"", "these 0 bytes are no snapshot"),
         (snapshot[:-1], "checksum differs"),
         (snapshot[:100] + bytes([snapshot[100] ^ 1]) + snapshot[101:], "checksum differs"),
-        (snapshot[:8] + b"\x63\x00" + snapshot[10:], "format version 99, accepted is 2"),
+        (snapshot[:8] + b"\x63\x00" + snapshot[10:], "format version 99, accepted is 3"),
     ]:
         with pytest.raises(RecordError, match=problem):
             turnout.Router.restore(damaged)

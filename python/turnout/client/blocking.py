@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
     from types import TracebackType
 
-    from turnout.client.arguments import TurnArguments
+    from turnout.client.arguments import AbortArguments, EndArguments, TurnArguments
     from turnout.client.router import RemoteRouter
     from turnout.client.turn import RemoteTurn
     from turnout.server.schema import Outcome
@@ -47,13 +47,13 @@ class BlockingTurn:
         """Report output so far, see `turnout.Router.progress`."""
         return self._blocking.do(lambda _: self._turn.progress(output_tokens))
 
-    def complete(self, output: Any = None, **counts: int | None) -> Outcome:  # noqa: ANN401 - as Router.complete
+    def complete(self, output: Any = None, **fields: Unpack[EndArguments]) -> Outcome:  # noqa: ANN401 - as Router.complete
         """End it: prompt and output become the session's history, see `turnout.Router.complete`."""
-        return self._blocking.do(lambda _: self._turn.complete(output, **counts))
+        return self._blocking.do(lambda _: self._turn.complete(output, **fields))
 
-    def abort(self, output: Any = None, **counts: int | None) -> Outcome | None:  # noqa: ANN401 - as Router.abort
+    def abort(self, output: Any = None, **fields: Unpack[AbortArguments]) -> Outcome | None:  # noqa: ANN401 - as Router.abort
         """End it unfinished, see `turnout.Router.abort`."""
-        return self._blocking.do(lambda _: self._turn.abort(output, **counts))
+        return self._blocking.do(lambda _: self._turn.abort(output, **fields))
 
 
 class Blocking:

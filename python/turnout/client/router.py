@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from turnout.client.arguments import PromptArguments, TurnArguments
+    from turnout.client.arguments import AbortArguments, EndArguments, PromptArguments, TurnArguments
 
 BEAT_S: Final = 10.0
 """Between two signs of life, s; six that fail to come end the sessions of their owner."""
@@ -268,44 +268,28 @@ class RemoteRouter:
         found = await self._call.post("peek", message, schema.Holders)
         return [(holder.replica, holder.cached_tokens) for holder in found.holders]
 
-    async def progress(self, turn: str, output_tokens: int) -> schema.Outcome:
+    async def progress(self, turn: str, output_tokens: int, *, served_by: str | None = None) -> schema.Outcome:
         """Report output so far, see `turnout.Router.progress`."""
-        message = schema.Progress(turn=turn, output_tokens=output_tokens)
+        message = schema.Progress(turn=turn, output_tokens=output_tokens, served_by=served_by)
         return await self._call.post("progress", message, schema.Outcome)
 
     async def complete(
         self,
         turn: str,
         output: Any = None,  # noqa: ANN401 - as Router.complete
-        *,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
+        **fields: Unpack[EndArguments],
     ) -> schema.Outcome:
-        """End a turn: prompt and output become history, see `turnout.Router.complete`."""
-        return await self._end("complete", turn, output, output_tokens, cached_tokens)
+        """End a turn: prompt and output become history, see `turnout.Router.complete`. Samples: `outputs`."""
+        return await self._call.post("complete", schema.End(**_ended(turn, output, fields)), schema.Outcome)
 
     async def abort(
         self,
         turn: str,
         output: Any = None,  # noqa: ANN401 - as Router.abort
-        *,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
+        **fields: Unpack[AbortArguments],
     ) -> schema.Outcome:
         """End a held or placed turn early, see `turnout.Router.abort`."""
-        return await self._end("abort", turn, output, output_tokens, cached_tokens)
-
-    async def _end(
-        self,
-        name: str,
-        turn: str,
-        output: Any,  # noqa: ANN401 - as Router.complete
-        output_tokens: int | None,
-        cached_tokens: int | None,
-    ) -> schema.Outcome:
-        packed = pack_tokens(output, "output")
-        message = schema.End(turn=turn, output=packed, output_tokens=output_tokens, cached_tokens=cached_tokens)
-        return await self._call.post(name, message, schema.Outcome)
+        return await self._call.post("abort", schema.Abort(**_ended(turn, output, fields)), schema.Outcome)
 
     def give_up(self, turn: str) -> asyncio.Task[None]:
         """Abort a turn in a task of the client's, which whoever is cancelled need not wait for.
@@ -460,9 +444,16 @@ def _packed(prompt: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:  # noq
     fields = dict(arguments)
     fields["prompt"] = pack_tokens(prompt)
     fields["append"] = pack_tokens(fields.get("append"), "append")
-    for name in ("candidates", "bias"):
+    for name in ("candidates", "avoid", "bias"):
         if fields.get(name) is not None:
             fields[name] = dict(fields[name]) if name == "bias" else list(fields[name])
+    return fields
+
+
+def _ended(turn: str, output: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - as Router.complete
+    fields = {**arguments, "turn": turn, "output": pack_tokens(output, "output")}
+    if fields.get("outputs") is not None:
+        fields["outputs"] = [pack_tokens(each, "outputs") for each in fields["outputs"]]
     return fields
 
 

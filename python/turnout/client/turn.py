@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from turnout.errors import TurnExpired, TurnLost, TurnNotPlaced, TurnRejected
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from turnout.client.arguments import AbortArguments, EndArguments
     from turnout.client.router import RemoteRouter
     from turnout.server.schema import Decision, Outcome, Submit
 
@@ -106,21 +107,17 @@ class RemoteTurn:
     async def complete(
         self,
         output: Any = None,  # noqa: ANN401 - tokens, as Router.complete
-        *,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
+        **fields: Unpack[EndArguments],
     ) -> Outcome:
         """End it: prompt and output become the session's history, see `turnout.Router.complete`."""
-        outcome = await self._remote.complete(self.id, output, output_tokens=output_tokens, cached_tokens=cached_tokens)
+        outcome = await self._remote.complete(self.id, output, **fields)
         self._leave()
         return outcome
 
     async def abort(
         self,
         output: Any = None,  # noqa: ANN401 - tokens, as Router.abort
-        *,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
+        **fields: Unpack[AbortArguments],
     ) -> Outcome | None:
         """End it unfinished; what it generated stays history, see `turnout.Router.abort`.
 
@@ -129,7 +126,7 @@ class RemoteTurn:
         """
         if not self._leave():
             return None
-        return await self._remote.abort(self.id, output, output_tokens=output_tokens, cached_tokens=cached_tokens)
+        return await self._remote.abort(self.id, output, **fields)
 
     def tell_lost(self) -> None:
         """Note that it is lost: called by the client."""
