@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from turnout import __version__, aio, record
 from turnout.adapters.proxies.gate import Gate
+from turnout.adapters.proxies.http_gate import gate_routes
 from turnout.adapters.proxies.opening import opened
 from turnout.feeds import Fleet
 from turnout.listening import HttpServer, listen
@@ -120,7 +121,11 @@ class Apps(NamedTuple):
 
 
 def make_apps(
-    routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None, proxy: Proxy | None = None
+    routed: aio.AsyncRouter,
+    config: ServeConfig,
+    fleet: Fleet | None = None,
+    proxy: Proxy | None = None,
+    gate: Gate | None = None,
 ) -> Apps:
     """The applications, behind the token where there is one.
 
@@ -129,6 +134,7 @@ def make_apps(
         config: Settings.
         fleet: The engines that are followed.
         proxy: What passes requests to them.
+        gate: What other proxies ask.
 
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
@@ -136,6 +142,7 @@ def make_apps(
     metrics = Metrics(routed, fleet)
     decisions = decision_routes(routed, timed=metrics.timed)
     callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
+    callers += [] if gate is None else gate_routes(gate)
     callers += [] if proxy is None else proxy_routes(proxy)
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
     operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
@@ -204,8 +211,8 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[
         engines = [engine_at(each, config.proxy) if isinstance(each, str) else each for each in config.engines]
         fleet = Fleet(routed, engines, timing=config.feeds)
         proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
-        apps = [app for app in make_apps(routed, config, fleet, proxy) if app is not None]
         gate = Gate(routed, hold_s=config.gates.hold_s)
+        apps = [app for app in make_apps(routed, config, fleet, proxy, gate) if app is not None]
         async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, config.gates) as ways_in:
             servers = [http_server(app) for app in apps]
             pairs = zip(servers, sockets.values(), strict=True)
