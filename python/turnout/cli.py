@@ -19,7 +19,8 @@ def build_app() -> typer.Typer:
     """Make the typer application.
 
     Returns:
-        The application with the commands `simulate`, `experiment`, `engine`, `serve`, `bench`, `replay` and `version`.
+        The application with the commands `simulate`, `experiment`, `engine`, `serve`, `doctor`, `bench`, `replay` and
+        `version`.
 
     Raises:
         MissingExtra: The packages of the command are not installed.
@@ -28,6 +29,7 @@ def build_app() -> typer.Typer:
         import typer
 
         from turnout.bench import command as bench
+        from turnout.doctor.command import doctor
         from turnout.engine.command import engine
         from turnout.experiment.command import experiment
         from turnout.replay import replay
@@ -51,6 +53,7 @@ def build_app() -> typer.Typer:
     app.add_typer(benches, name="bench")
     app.command()(replay)
     app.command()(serve)
+    app.command()(doctor)
     app.command()(version)
     return app
 

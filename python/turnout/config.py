@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Workload:
         context_tokens: Prior of the tokens that a charged session holds on average (k).
         growth_tokens: Prior of a session's growth from its first prompt to its end, tokens (L).
         residency_s: Prior of the time from a session's first placement to its last completion, s (T).
+        ends: Whether callers say when its sessions end. Where not, a session ends when it has been idle for longer than
+            its lease and than nearly all gaps so far (`FleetView.gap_p95_s`), or with its turn where hardly any turn is
+            followed by another; until enough gaps were seen it has no lease and `session_ttl_s` ends it.
+        turns: `"one"`: no turn is followed by another, so a session ends with its turn.
 
     Example:
         >>> Workload("agent", target=0.486).residency_s
@@ -50,3 +55,5 @@ class Workload:
     context_tokens: float = 0.0
     growth_tokens: float = 0.0
     residency_s: float = 0.0
+    ends: bool = True
+    turns: Literal["many", "one"] = "many"

@@ -23,6 +23,7 @@ SIMULATE = {"turnout.simulate", *CONTROL}
 SHELL = {"turnout", "turnout.router", "turnout.record", *CONTROL}
 FEEDS = {"aiohttp", "zmq", "prometheus_client", "turnout.feeds", *SHELL}
 WIRE = {"turnout.server.schema", "turnout.server.binary"}
+ADAPTERS = {"turnout.adapters.shared", "turnout.aio", *SHELL}
 ALLOWED = {
     "turnout.errors": set(),
     "turnout.config": set(),
@@ -40,7 +41,7 @@ ALLOWED = {
     "turnout.bench": {"numpy", "typer", "rich", "turnout", "turnout.bench"},
     "turnout.aio": {"turnout.aio", *SHELL},
     "turnout.feeds": {*FEEDS, "turnout.aio"},
-    "turnout.doctor": {"typer", "rich", "tokenizers", *FEEDS},
+    "turnout.doctor": {"typer", "tokenizers", "turnout.doctor", *FEEDS},
     "turnout.listening": {"uvicorn", *BASE},
     "turnout.engine": {
         "turnout.listening",
@@ -52,6 +53,11 @@ ALLOWED = {
         "turnout.engine",
         *SIMULATE,
     },
+    # The messages and their two forms: what server and client share.
+    "turnout.server.schema": {"msgspec", "turnout"},
+    "turnout.server.binary": {"msgspec", "numpy", "turnout.server.schema", *BASE},
+    "turnout.client": {"aiohttp", "msgspec", "turnout", "turnout.client", *WIRE, *BASE},
+    "turnout.demo": {"numpy", "aiohttp", "turnout.engine", *SIMULATE},
     "turnout.adapters": set(),
     "turnout.adapters.proxies": {
         "numpy",
@@ -65,10 +71,6 @@ ALLOWED = {
         "turnout.prompts",
         *SHELL,
     },
-    # The messages and their two forms: what server and client share.
-    "turnout.server.schema": {"msgspec", "turnout"},
-    "turnout.server.binary": {"msgspec", "numpy", "turnout.server.schema", *BASE},
-    "turnout.client": {"aiohttp", "msgspec", "turnout", "turnout.client", *WIRE, *BASE},
     "turnout.server": {
         "numpy",
         "turnout.listening",
@@ -80,18 +82,24 @@ ALLOWED = {
         "aiohttp",
         "multidict",
         "turnout.prompts",
+        "turnout.demo",
         "turnout.server",
         "turnout.adapters.proxies",
         "turnout.aio",
         *WIRE,
         *FEEDS,
     },
+    "turnout.adapters.shared": {"numpy", "turnout.adapters.shared", "turnout.aio", *SHELL},
+    "turnout.adapters.ray": {"ray", "turnout.adapters.ray", *ADAPTERS},
+    "turnout.adapters.verl": {"ray", "verl", "yaml", "turnout.adapters.ray", "turnout.adapters.verl", *ADAPTERS},
+    "turnout.adapters.litellm": {"litellm", *ADAPTERS},
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
     "turnout.cli": {
         "typer",
         "turnout",
         "turnout.server",
         "turnout.bench",
+        "turnout.doctor",
         "turnout.engine",
         "turnout.experiment",
         "turnout.replay",

@@ -45,7 +45,13 @@ def test_the_licence_is_the_plain_text() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "turnout._core"])
 def test_examples_run(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    try:
+        module = importlib.import_module(name)
+    except ImportError as missing:
+        if not name.startswith("turnout.adapters.") or str(missing.name).startswith("turnout"):
+            raise
+        pytest.skip(str(missing))  # a host: `make test-hosts` installs it
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
 
 

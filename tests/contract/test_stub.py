@@ -27,9 +27,11 @@ def names(arguments: ast.arguments) -> list[str]:
 )
 def test_signatures_agree(owner: str, method: ast.FunctionDef) -> None:
     runtime = inspect.getattr_static(getattr(_core, owner), method.name)
-    if method.decorator_list:
+    if any(isinstance(decorator, ast.Name) and decorator.id == "property" for decorator in method.decorator_list):
         assert inspect.isdatadescriptor(runtime)
         return
+    if isinstance(runtime, staticmethod):
+        runtime = runtime.__func__
     if method.name == "__len__":
         return
     signature = inspect.signature(getattr(_core, owner) if method.name == "__new__" else runtime)

@@ -22,7 +22,16 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/engine.md", "docs/feeds.md", "docs/policies.md", "docs/prefix-index.md", "docs/record.md"],
+    [
+        "README.md",
+        "docs/engine.md",
+        "docs/feeds.md",
+        "docs/interface.md",
+        "docs/policies.md",
+        "docs/prefix-index.md",
+        "docs/proxy.md",
+        "docs/record.md",
+    ],
 )
 def test_code_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = blocks(page)

@@ -133,6 +133,7 @@ async def _proxied(
     from turnout.server.proxy import Proxy
     from turnout.server.proxy_config import ProxyConfig
     from turnout.server.proxy_routes import proxy_routes
+    from turnout.server.workers import worker_routes
 
     async with AsyncExitStack() as stack:
         made = {"kv_tokens": 65_536, "speed": speed, "dialect": dialect, **(engine or {})}
@@ -141,7 +142,9 @@ async def _proxied(
         routed = await stack.enter_async_context(aio.serve(Router([], **arguments)))
         fleet = await stack.enter_async_context(Fleet(routed, [*(one.url for one in started), *urls]))
         proxy = await stack.enter_async_context(Proxy(routed, fleet, ProxyConfig(**settings), own_token=own_token))
-        url = await stack.enter_async_context(listening(Starlette(routes=proxy_routes(proxy))))
+        url = await stack.enter_async_context(
+            listening(Starlette(routes=[*proxy_routes(proxy), *worker_routes(proxy)]))
+        )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         clients = []
         served = Proxied(routed, url, session, proxy, started, clients)

@@ -6,14 +6,17 @@ import asyncio
 import json
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from turnout import client, errors
+from turnout.client.arguments import PromptArguments, TurnArguments
 from turnout.listening import listen
-from turnout.server.decisions import decision_routes
+from turnout.server import schema
+from turnout.server.decisions import OPERATIONS, decision_routes
 
 BIG = list(range(1_900))
 
@@ -79,6 +82,9 @@ def test_the_face_is_that_of_the_router(serving):
             assert [replica.name for replica in await remote.replicas()] == ["r0", "r1", "r2"]
             assert (await remote.choose(prompt_tokens=100)).reason == "chosen"
             assert (await remote.weights_updated(3)).status == "done"
+            assert (await remote.observe("r0", kv_fraction=0.5, running=1)).status == "done"
+            with pytest.raises(errors.InvalidArgument, match="payload"):
+                await remote.kv_events("r0", b"?", sequence=0)
             for name in ("drain_replica", "set_replica", "remove_replica"):
                 assert (await getattr(remote, name)("r2")).status == "done"
             assert (await remote.explain(again.turn)).words.startswith("Placed on r1")
@@ -91,6 +97,15 @@ def test_the_face_is_that_of_the_router(serving):
         assert served.routed.router.stats()["open_turns"] == 0, "the owner took leave"
 
     asyncio.run(play())
+
+
+def test_nothing_of_the_decision_api_is_left_out():
+    for operation in OPERATIONS:
+        # The client beats and takes leave by itself.
+        assert hasattr(client.RemoteRouter, operation.name) or operation.name in {"beat", "owner_lost"}, operation.name
+    carried = {"prompt", "token_bytes"}  # packed by the client
+    assert set(TurnArguments.__annotations__) == set(schema.Turn.__struct_fields__) - carried
+    assert set(PromptArguments.__annotations__) == set(schema.Choose.__struct_fields__) - carried
 
 
 def test_errors_come_back_as_what_they_were(serving):
@@ -145,6 +160,12 @@ def test_whoever_is_cancelled_leaves_nothing_behind(serving):
             await until(lambda: router.stats()["held_turns"] == 5)
             kept = asyncio.create_task(remote.place(prompt_tokens=900, turn="kept", keep=True))
             await until(lambda: router.stats()["held_turns"] == 6)
+            twice = [asyncio.create_task(remote.place(prompt_tokens=900, turn="h0")) for _ in range(2)]
+            await until(lambda: len(remote._waiting["h0"]) == 3)
+            twice[0].cancel()
+            await asyncio.gather(twice[0], return_exceptions=True)
+            assert router.stats()["held_turns"] == 6, "others here still want it"
+            held.append(twice[1])
             for task in (*held, kept):
                 task.cancel()
             await asyncio.gather(*held, kept, return_exceptions=True)
@@ -165,6 +186,32 @@ def test_whoever_is_cancelled_leaves_nothing_behind(serving):
             assert (await remote.submit(prompt_tokens=1_900, at="r1")).placed
             assert (await remote.place(prompt_tokens=1_900, turn="short", wait_s=0.02)).held
             assert (router.stats()["aborted"], router.stats()["held_turns"]) == (8, 0)
+
+    asyncio.run(play())
+
+
+def test_threads_share_a_client(serving):
+    def work(remote, number):
+        with remote.turn(BIG[:500], session=f"s{number}") as turn:
+            assert (turn.progress(1).status, turn.lost) == ("done", False)
+            assert turn.complete([1], cached_tokens=0).status == "done"
+        with remote.turn(append=[2], base_tokens=501, session=f"s{number}") as turn:
+            assert turn.decision.reason == "continuation"  # left without `complete`: aborted
+        return remote.do(lambda each: each.end_session(f"s{number}")).status
+
+    def threads(url):
+        with client.Blocking(url) as remote, ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda number: work(remote, number), range(16))) == ["done"] * 16
+            with pytest.raises(errors.UnknownReplica):
+                remote.do(lambda each: each.lose_replica("nobody"))
+        with pytest.raises(errors.ServerUnreachable), client.Blocking("http://127.0.0.1:9", patience_s=0.01):
+            pass
+
+    async def play():
+        async with serving(decision_routes) as served:
+            await asyncio.to_thread(threads, served.url)
+            stats = served.routed.router.stats()
+            assert (stats["completed"], stats["aborted"], stats["sessions_finished"]) == (16, 16, 16)
 
     asyncio.run(play())
 

@@ -237,8 +237,13 @@ def test_the_page_in_a_browser(tmp_path):
                 for name in engines:
                     async with http.post(f"{url}/turnout/v1/abort", json={"turn": name}, headers=HEAD) as answer:
                         assert answer.status == 200
+                await shown.value(WATCH_JUMPS)
                 await work
                 await shown.until("document.querySelector('#tiles').textContent.includes('completed30')")
+                assert await shown.value("window.jumps") < 0.1, "nothing jumps while numbers change: good as of CLS"
+                await shown.value("document.querySelector('#tiles').style.marginTop = '300px'")
+                await shown.until("window.jumps >= 0.1")  # what would have been seen
+                await shown.value("document.querySelector('#tiles').style.marginTop = ''")
                 await look_around(shown)
                 await hostile_replica(shown, http, url)
                 port = int(url.rpartition(":")[2])
@@ -255,6 +260,13 @@ def test_the_page_in_a_browser(tmp_path):
             assert refused == [], "no exception, nothing that the page's policy forbids"
 
     asyncio.run(play())
+
+
+WATCH_JUMPS = """
+window.jumps = 0;
+new PerformanceObserver(found => found.getEntries().forEach(shift => { window.jumps += shift.value; }))
+    .observe({ type: "layout-shift" });
+"""
 
 
 async def log_in(shown):

@@ -14,9 +14,13 @@ ANSWER = (
 
 
 class Recorder:
-    """Accepts connections, keeps every POST as it came, and answers it with fixed bytes."""
+    """Accepts connections, keeps every POST as it came, and answers it with fixed bytes.
 
-    def __init__(self):
+    One that hangs up closes the connection after its answer, without having said that it would.
+    """
+
+    def __init__(self, *, status=b"200 OK", hangs_up=False):
+        self.status, self.hangs_up = status, hangs_up
         self.heads: list[dict[bytes, list[bytes]]] = []
         self.bodies: list[bytes] = []
 
@@ -31,31 +35,40 @@ class Recorder:
                     fields.setdefault(name.lower(), []).append(value)
                 length = int(fields.get(b"content-length", [b"0"])[0])
                 body = await reader.readexactly(length)
-                content = b""
+                content, status = b"", b"200 OK"
                 if first.startswith(b"POST /v1/completions"):
                     self.heads.append({b"": [first], **fields})
                     self.bodies.append(body)
-                    content = ANSWER
+                    content, status = ANSWER, self.status
                 writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                    b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n"
                     b"Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
-                    b"Keep-Alive: timeout=5\r\nX-Kept: 1\r\nServer: engine\r\nContent-Length: %d\r\n\r\n" % len(content)
+                    b"Keep-Alive: timeout=5\r\nX-Kept: 1\r\nServer: engine\r\nContent-Length: %d\r\n\r\n"
+                    % (status, len(content))
                 )
                 writer.write(content)
                 await writer.drain()
+                if content and self.hangs_up:
+                    # Once the answer has arrived, so that its reader has kept the connection for the next request.
+                    await asyncio.sleep(0.05)
+                    break
         writer.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(recorder):
+    server = await asyncio.start_server(recorder.serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
 
 
 @contextlib.asynccontextmanager
 async def recorded(proxied, **settings):
     recorder = Recorder()
-    server = await asyncio.start_server(recorder.serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        async with proxied(engines=0, urls=[url], **settings) as served:
-            yield served, recorder
-    finally:
-        server.close()
+    async with listening(recorder) as url, proxied(engines=0, urls=[url], **settings) as served:
+        yield served, recorder
 
 
 async def send(url, raw):
@@ -137,3 +150,43 @@ def test_without_a_token_of_its_own_the_callers_key_is_the_engines(proxied):
 def test_a_connection_header_cannot_take_away_what_the_message_needs():
     pairs = [(b"Connection", b"content-type, x-a"), (b"Content-Type", b"text/event-stream"), (b"X-A", b"1")]
     assert to_caller(pairs) == [(b"content-type", b"text/event-stream")]
+
+
+def test_an_engine_that_answers_5xx_is_replaced_and_the_last_ones_words_are_passed_on(proxied):
+    async def play():
+        broken, sound = Recorder(status=b"500 Internal Server Error"), Recorder()
+        async with (
+            listening(broken) as one,
+            listening(sound) as two,
+            proxied(engines=0, urls=[one, two], attempts=2) as served,
+        ):
+            for _ in range(8):
+                status, _, raw = await served.raw("/v1/completions", json.loads(BODY))
+                assert (status, raw) == (200, ANSWER)
+            assert len(sound.bodies) == 8
+            assert len(broken.bodies) == served.proxy.counts["retries"] > 0, "ties go to either"
+            sound.status = b"503 Service Unavailable"
+            status, head, raw = await served.raw("/v1/completions", json.loads(BODY))
+            assert (status, raw, head["X-Kept"]) in {(500, ANSWER, "1"), (503, ANSWER, "1")}
+            # What the engine cannot do at all is not tried again.
+            sound.status = broken.status = b"501 Not Implemented"
+            before = served.proxy.counts["attempts"]
+            assert (await served.raw("/v1/completions", json.loads(BODY)))[0] == 501
+            assert served.proxy.counts["attempts"] == before + 1
+            served.check_books(completed=8, failed=1)
+
+    asyncio.run(play())
+
+
+def test_a_connection_that_the_engine_closed_meanwhile_costs_no_attempt(proxied):
+    async def play():
+        recorder = Recorder(hangs_up=True)
+        async with listening(recorder) as url, proxied(engines=0, urls=[url], attempts=1) as served:
+            for _ in range(20):
+                status, _, raw = await served.raw("/v1/completions", json.loads(BODY))
+                assert (status, raw) == (200, ANSWER)
+                # Around the moment at which the engine hangs up.
+                await asyncio.sleep(0.05)
+            served.check_books(completed=20, attempts=20)
+
+    asyncio.run(play())

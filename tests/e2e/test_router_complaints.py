@@ -8,6 +8,8 @@ import contextlib
 import json
 import random
 
+import aiohttp
+
 
 def ids(seed, count):
     return random.Random(seed).choices(range(1_000, 50_000), k=count)
@@ -30,21 +32,22 @@ def cached(answer):
 def test_counters_do_not_leak_whatever_becomes_of_requests(proxied):
     """vllm-project/production-stack#1072: in-flight counts that never came down; ray-project/ray#61755."""
 
-    async def one(served, number, chance):
-        body = {"prompt": ids(number, 200), "max_tokens": 40, "stream": number % 2 == 0, "n": 1 + number % 3}
-        if number % 7 == 0:
+    async def one(served, number):
+        body = {"prompt": ids(number, 200), "max_tokens": 20, "stream": number % 2 == 0, "n": 1 + number % 3}
+        if number % 4 == 1:
             body["n"] = 0  # refused by the engine
+        if number % 4 == 2:
+            body |= {"n": 1, "max_tokens": 2_000}  # left at its first piece
         with contextlib.suppress(TimeoutError):
             async with (
-                asyncio.timeout(chance.choice([0.001, 0.01, 0.05, 60.0])),
+                asyncio.timeout(0.01 if number % 4 == 3 else 60.0),  # left at any point
                 served.session.post(f"{served.url}/v1/completions", json=body) as answer,
             ):
-                await answer.read()
+                await (answer.content.readany() if number % 4 == 2 else answer.read())
 
     async def play():
-        chance = random.Random(1)
         async with proxied(engines=3, speed=20.0, engine={"kv_tokens": 4_096}) as served:
-            await asyncio.gather(*(one(served, number, chance) for number in range(120)))
+            await asyncio.gather(*(one(served, number) for number in range(120)))
             await served.until(lambda: served.stats["open_turns"] == 0)
             await served.until(lambda: not any(engine.worker._streams for engine in served.engines))
             served.check_books()
@@ -191,5 +194,24 @@ def test_another_salt_of_the_cache_is_another_cache(proxied):
             assert served.routed.peek([*prompt, 1], namespace="version-1") == [(served.names[0], 640)]
             assert served.routed.peek([*prompt, 1], namespace="version-2") == []
             assert served.routed.peek([*prompt, 1]) == []
+
+    asyncio.run(play())
+
+
+def test_hundreds_of_connections_at_once_are_served(proxied):
+    """vllm-project/production-stack#448: the router fell over with a thousand connections."""
+
+    async def play():
+        connector = aiohttp.TCPConnector(limit=0)
+        async with proxied(engines=2, speed=2_000.0) as served, aiohttp.ClientSession(connector=connector) as session:
+
+            async def one(number):
+                body = {"prompt": ids(number, 60), "max_tokens": 2, "stream": number % 2 == 0}
+                async with session.post(f"{served.url}/v1/completions", json=body) as answer:
+                    assert answer.status == 200
+                    return len(await answer.read())
+
+            assert all(await asyncio.gather(*(one(number) for number in range(400))))
+            served.check_books(completed=400, requests=400)
 
     asyncio.run(play())

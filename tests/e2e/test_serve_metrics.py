@@ -64,7 +64,7 @@ def test_the_page_and_the_scrape_say_the_same(tmp_path):
                 Fleet(routed, [engine.url]) as fleet,
             ):
                 name = engine.url.removeprefix("http://")
-                metrics = Metrics(routed, fleet)
+                metrics = Metrics(routed, fleet, {"completed": 1})
                 play_turns(routed)
                 metrics.timed("submit", 1e-5)
                 metrics.answered("/turnout/v1/submit", 200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -130,10 +131,25 @@ def test_options_override_the_file_and_the_environment_brings_the_token(tmp_path
 def test_every_setting_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
     groups = [each.name for each in dataclasses.fields(ServeConfig) if dataclasses.is_dataclass(each.default)]
-    for group in ("server", *groups, "feeds"):
+    for group in ("server", *groups, "feeds", "proxy", "gates"):
         assert f"`[{group}]`" in page
         keys = effective(ServeConfig())[group]
         assert group == "feeds" or all(f"`{key}`" in page for key in keys), group
+
+
+def test_the_file_of_the_page_is_accepted_and_every_option_is_on_one(tmp_path):
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "serve.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "turnout.token").write_text("secret", encoding="utf-8")
+    config = ServeConfig(**read_settings(written(tmp_path, text)))
+    assert len(config.engines) == 2
+    code, out, error = serve("--help", COLUMNS="200", TERM="dumb")
+    assert code == 0, error
+    options = set(re.findall(r"(--[a-z-]+)", out)) - {"--help"}
+    assert len(options) > 15
+    pages = page + (docs / "proxy.md").read_text(encoding="utf-8")
+    assert {option for option in options if f"`{option}" not in pages} == set()
 
 
 def test_where_the_state_lies(monkeypatch, tmp_path):

@@ -139,8 +139,8 @@ fn turn<const SESSIONS: u32>(_: usize) -> Box<dyn FnMut(usize)> {
         let input = TurnInput::Append { base_tokens: grown[session], tokens: &new };
         let now = 1 + at as u64;
         let turn = router.submit(now, &Submit { session: Some(&names[session]), ..Submit::new(input) }).expect("continues");
-        router.progress(now, &turn.turn, 1).expect("placed");
-        router.complete(now, &turn.turn, &Completion { output: Some(&[7]), ..Completion::default() }).expect("never fails");
+        router.progress(now, &turn.turn, 1, None).expect("placed");
+        router.complete(now, &turn.turn, &Completion { output: Some(&[&[7]]), ..Completion::default() }).expect("never fails");
         grown[session] += 17;
     })
 }

@@ -1,1 +1,1 @@
-"""Turnout inside other programs: one module or package per host, imported by name, none by `import turnout`."""
+"""Turnout inside hosts that people run: a module or package per host, each with its own extra (`docs/embedding`)."""

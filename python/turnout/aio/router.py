@@ -113,6 +113,7 @@ class AsyncRouter:
 
     progress = _event(Router.progress)
     fork = _event(Router.fork)
+    hint = _event(Router.hint)
     end_session = _event(Router.end_session)
     owner_lost = _event(Router.owner_lost)
     add_replica = _event(Router.add_replica)

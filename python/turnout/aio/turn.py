@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from turnout.errors import TurnExpired, TurnLost, TurnNotPlaced, TurnRejected
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from turnout._core import Decision, Outcome
-    from turnout.aio.arguments import SubmitArguments
+    from turnout.aio.arguments import AbortArguments, CompleteArguments, SubmitArguments
     from turnout.aio.router import AsyncRouter
 
 _REFUSALS = {"rejected": TurnRejected, "expired": TurnExpired, "lost": TurnLost}
@@ -91,28 +91,24 @@ class Turn:
         if not self._closed:
             self.abort()
 
-    def progress(self, output_tokens: int) -> Outcome:
+    def progress(self, output_tokens: int, *, served_by: str | None = None) -> Outcome:
         """Report output so far, see `turnout.Router.progress`."""
-        return self._routed.progress(self.id, output_tokens)
+        return self._routed.progress(self.id, output_tokens, served_by=served_by)
 
     def complete(
         self,
         output: Any = None,  # noqa: ANN401 - tokens, as Router.complete
-        *,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
+        **arguments: Unpack[CompleteArguments],
     ) -> Outcome:
         """End it: prompt and output become the session's history, see `turnout.Router.complete`."""
-        outcome = self._routed.complete(self.id, output, output_tokens=output_tokens, cached_tokens=cached_tokens)
+        outcome = self._routed.complete(self.id, output, **arguments)
         self._leave()
         return outcome
 
     def abort(
         self,
         output: Any = None,  # noqa: ANN401 - tokens, as Router.abort
-        *,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
+        **arguments: Unpack[AbortArguments],
     ) -> Outcome | None:
         """End it unfinished; what it generated stays history, see `turnout.Router.abort`.
 
@@ -121,7 +117,7 @@ class Turn:
         """
         outcome = None
         if not self._routed.superseded(self.id, self.decision.attempt):
-            outcome = self._routed.abort(self.id, output, output_tokens=output_tokens, cached_tokens=cached_tokens)
+            outcome = self._routed.abort(self.id, output, **arguments)
         self._leave()
         return outcome
 

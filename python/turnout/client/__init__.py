@@ -7,7 +7,8 @@ is held meanwhile keeps its place.
 
 from __future__ import annotations
 
+from turnout.client.blocking import Blocking, BlockingTurn
 from turnout.client.router import RemoteRouter, connect
 from turnout.client.turn import RemoteTurn
 
-__all__ = ["RemoteRouter", "RemoteTurn", "connect"]
+__all__ = ["Blocking", "BlockingTurn", "RemoteRouter", "RemoteTurn", "connect"]

@@ -93,6 +93,7 @@ class RemoteRouter:
         self._caller: Caller | None = None
         self._beats: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, list[int]] = {}
         self._name = secrets.token_hex(6)
         self._count = 0
         self._instance = ""
@@ -195,6 +196,9 @@ class RemoteRouter:
         until = None if wait_s is None else loop.time() + wait_s
         # The server keeps the place when the connection breaks; giving it up is said in words.
         message.keep = True
+        turn = message.turn or ""
+        waiting = self._waiting.setdefault(turn, [])
+        waiting.append(message.attempt)
         try:
             while True:
                 left_s = LONGEST_WAIT_S if until is None else max(until - loop.time(), 0.0)
@@ -203,12 +207,25 @@ class RemoteRouter:
                 if not decision.held or not message.hold or left_s <= 0.0:
                     break
         except asyncio.CancelledError:
-            if not keep and message.turn is not None:
-                self.give_up(message.turn)
+            if not keep and not self._wanted(turn, message.attempt):
+                self.give_up(turn)
             raise
+        finally:
+            waiting.remove(message.attempt)
+            if not waiting:
+                self._waiting.pop(turn, None)
         if decision.held and not keep:
             await asyncio.shield(self.give_up(decision.turn))
         return decision
+
+    def _wanted(self, turn: str, attempt: int) -> bool:
+        """Whether somebody else here waits for a turn, or runs it, in this attempt or a later one."""
+        others = sorted(self._waiting[turn])
+        others.remove(attempt)
+        running = self.running.get(turn)
+        if running is not None:
+            others.append(running.decision.attempt)
+        return any(other >= attempt for other in others)
 
     async def submit(
         self,
@@ -320,6 +337,18 @@ class RemoteRouter:
         """Start a session on the history of another, see `turnout.Router.fork`."""
         return await self._call.post("fork", schema.Fork(session=session, child=child), schema.Outcome, again=False)
 
+    async def hint(
+        self,
+        session: str,
+        *,
+        idle_s: float | None = None,
+        expected_tokens: int | None = None,
+        priority: int | None = None,
+    ) -> schema.Outcome:
+        """Say what is expected of a session, see `turnout.Router.hint`."""
+        message = schema.Hint(session=session, idle_s=idle_s, expected_tokens=expected_tokens, priority=priority)
+        return await self._call.post("hint", message, schema.Outcome)
+
     async def end_session(self, session: str, *, completed: bool = True) -> schema.Outcome:
         """End a session, see `turnout.Router.end_session`."""
         message = schema.EndSession(session=session, completed=completed)
@@ -354,6 +383,17 @@ class RemoteRouter:
         fields = {"version": version, "mode": mode, "replica": replica}
         message = msgspec.convert(fields, schema.WeightsUpdated)
         return await self._call.post("weights_updated", message, schema.Outcome)
+
+    async def observe(self, replica: str, **reports: Any) -> schema.Outcome:  # noqa: ANN401 - checked by the server
+        """Note what an engine reports about itself, see `turnout.Router.observe`."""
+        return await self._call.post("observe", schema.Observe(replica=replica, **reports), schema.Outcome)
+
+    async def kv_events(
+        self, replica: str, payload: bytes, *, sequence: int, rank: int | None = None
+    ) -> schema.Outcome:
+        """Apply a batch of cache events as the engine sent it, see `turnout.Router.kv_events`."""
+        message = schema.KvEvents(replica=replica, payload=payload, sequence=sequence, rank=rank)
+        return await self._call.post("kv_events", message, schema.Outcome)
 
     async def explain(self, turn: str) -> schema.Explanation:
         """Why a turn waits, or where it went, in words."""

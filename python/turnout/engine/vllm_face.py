@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
 from turnout.engine import tokenizer
-from turnout.engine.http import RequestError, answer, body, json
-from turnout.engine.openai_face import Message, text_of
+from turnout.engine.http import EventStream, RequestError, answer, body, json
+from turnout.engine.openai_face import DEFAULT_TOKENS, MOST_SAMPLES, Message, text_of
 from turnout.engine.publisher import BUFFER_STEPS, HIGH_WATER
+from turnout.engine.samples import Samples, new_id
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from starlette.requests import Request
 
     from turnout.engine.publisher import Publisher
@@ -34,6 +37,23 @@ class DetokenizeAsked(msgspec.Struct):
     """Token ids."""
 
     tokens: list[int]
+
+
+class Sampling(msgspec.Struct):
+    """How to sample. Fields that are not here are ignored."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = DEFAULT_TOKENS
+    n: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)] = 1
+    seed: int | None = None
+
+
+class GenerateAsked(msgspec.Struct):
+    """Token ids in, token ids out. Fields that are not here are ignored."""
+
+    token_ids: Annotated[list[int], msgspec.Meta(min_length=1)]
+    sampling_params: Sampling = msgspec.field(default_factory=Sampling)
+    request_id: str | None = None
+    stream: bool = False
 
 
 class AbortAsked(msgspec.Struct):
@@ -66,6 +86,7 @@ class VllmFace:
             Route("/version", self.version),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/inference/v1/generate", self.generate, methods=["POST"]),
         ]
 
     async def reset_prefix_cache(self, _: Request) -> Response:
@@ -139,3 +160,35 @@ class VllmFace:
         if bad := [token for token in asked.tokens if not 0 <= token < 2**32]:
             raise RequestError(f"tokens: got {bad[0]}, accepted is 0 to 4294967295", "tokens")
         return json({"prompt": tokenizer.decode(asked.tokens)})
+
+    async def generate(self, request: Request) -> Response:
+        """Complete token ids."""
+        asked = await body(request, GenerateAsked)
+        prompt = asked.token_ids
+        sampling = asked.sampling_params
+        most = self._worker.capacity_tokens
+        if len(prompt) + (sampling.max_tokens or 1) > most:
+            raise RequestError(f"This model's maximum context length is {most} tokens.", "token_ids")
+        name = asked.request_id or new_id("generate-tokens")
+        samples = Samples(self._worker, [prompt], sampling.n, sampling.max_tokens, abs(sampling.seed or 0), [name])
+        if asked.stream:
+            await samples.start()
+            return EventStream(_pieces(samples, name), samples.end)
+        return await answer(request, _whole(samples, name))
+
+
+async def _whole(samples: Samples, name: str) -> Response:
+    await samples.start()
+    await samples.done()
+    choices = [
+        {"index": index, "logprobs": None, "finish_reason": stream.finish, "token_ids": stream.output}
+        for index, stream in enumerate(samples.streams)
+    ]
+    return json({"request_id": name, "choices": choices, "prompt_logprobs": None})
+
+
+async def _pieces(samples: Samples, name: str) -> AsyncGenerator[dict[str, Any], None]:
+    async for index, piece, ended in samples.pieces():
+        finish = samples.streams[index].finish if ended else None
+        choice = {"index": index, "logprobs": None, "finish_reason": finish, "token_ids": piece}
+        yield {"request_id": name, "choices": [choice]}

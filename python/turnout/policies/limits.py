@@ -10,12 +10,14 @@ import numpy as np
 from turnout.errors import PolicyError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from turnout.policies.view import FleetView
 
 RawLimits = dict[str, Any]
-"""By field: a float, a float64 array, or a placement, its parameters and a truth value as they are."""
+"""By field: a float, a float64 array, or names, parameters and a truth value as they are."""
 
 
 class _Rule(NamedTuple):
@@ -45,10 +47,13 @@ _RULES: Final[dict[str, _Rule]] = {
     "cost_prefill": _Rule("R"),
     "cost_backlog": _Rule("R"),
     "cost_decode": _Rule("R"),
+    "cost_spread": _Rule("R"),
 }
 
 _ANY: Final = (0.0, float("inf"), "a finite number >= 0")
 _SHARE: Final = (0.0, 1.0, "a number from 0 to 1")
+
+ORDERS: Final = ("fifo", "longest_first", "shortest_first")
 
 PLACEMENTS: Final[dict[str, dict[str, tuple[float, float, str]]]] = {
     "cost": {},
@@ -91,14 +96,19 @@ class Limits:
         cost_prefill: (R,) weight of the seconds of prefill that the turn itself needs; default 2.
         cost_backlog: (R,) weight of the seconds of prefill queued on the replica; default 1.
         cost_decode: (R,) weight of the seconds by which the replica's charge slows the turn's decode; default 1.
+        cost_spread: (R,) weight of the seconds by which the turns of its own group that run on the replica slow the
+            turn's decode: what they share is charged once and read by each; default 0.
+        order: (W,) what decides between held turns of one priority, before the order in which they came, as a name for
+            all or one per workload: `"fifo"` (default), or `"longest_first"` or `"shortest_first"` by expected output:
+            that of `submit` or `hint`, else `max_new_tokens`, else 0.
         placement: How the replicas that may take a new or paused session are ranked; a continuation of a charged
             session stays on its replica whatever it says. `"cost"` (default): seconds until the turn is served;
             `"round_robin"`: one after the other; `"least_loaded"`: fewest turns in flight; `"cache_aware"`: longest
             cached prefix while the fleet is balanced, fewest turns else; `"dynamo"`: prefill blocks + blocks held;
             `"hash"`: rendezvous hash of the session's name.
-        placement_args: Parameters of the placement, by name: `least_loaded` has `turns` (1) and `sessions` (0), the
-            weights of turns in flight and of charged sessions; `cache_aware` has `cache_threshold` (0.3),
-            `balance_abs` (64) and `balance_rel` (1.5); `dynamo` has `overlap_weight` (1) and `temperature` (0).
+        placement_args: Parameters of the placement, by name, with their defaults: `least_loaded` has `turns` (1) and
+            `sessions` (0), the weights of turns in flight and of charged sessions; `cache_aware` has `cache_threshold`
+            (0.3), `balance_abs` (64) and `balance_rel` (1.5); `dynamo` has `overlap_weight` (1) and `temperature` (0).
             All have `sticky` (1): 0 reclaims a session as soon as it is idle, so that each of its turns is placed anew.
         shed: True reclaims idle sessions above `session_cap` or `workload_cap`, those admitted last first; default
             False: caps evict nobody.
@@ -132,6 +142,8 @@ class Limits:
     cost_prefill: ArrayLike | None = None
     cost_backlog: ArrayLike | None = None
     cost_decode: ArrayLike | None = None
+    cost_spread: ArrayLike | None = None
+    order: str | Sequence[str] | None = None
     placement: str | None = None
     placement_args: dict[str, float] | None = None
     shed: bool | None = None
@@ -158,6 +170,8 @@ class Limits:
                 array = _spell_out(name, value, rule, view)
                 raw[name] = float(array) if rule.shape == "" else array
         _check_pairs(raw, view)
+        if self.order is not None:
+            raw["order"] = _spell_order(self.order, view.workloads)
         _check_placement(self.placement, self.placement_args)
         if self.shed is not None and not isinstance(self.shed, bool):
             raise _refuse("shed", "", repr(self.shed)[:80], "True or False")
@@ -220,6 +234,17 @@ def _spell_out(name: str, value: ArrayLike, rule: _Rule, view: FleetView) -> NDA
         least = "a number >= 1" if name == "lookahead" else "a number > 0" if rule.positive else "a number >= 0"
         raise _refuse(name, where, f"{given[at]:g}", least + (" or inf" if rule.infinite else ""))
     return np.ascontiguousarray(np.broadcast_to(given, shape)) if shape else given
+
+
+def _spell_order(order: str | Sequence[str], workloads: Sequence[str]) -> tuple[str, ...]:
+    """One name per workload, each of them known."""
+    names = (order,) * len(workloads) if isinstance(order, str) else order
+    if not isinstance(names, list | tuple) or len(names) != len(workloads):
+        raise _refuse("order", "", repr(order)[:80], f"a name, or one for each of {len(workloads)} workloads")
+    for workload, name in zip(workloads, names, strict=True):
+        if name not in ORDERS:
+            raise _refuse("order", workload, repr(name)[:80], ", ".join(ORDERS))
+    return tuple(names)
 
 
 def _check_placement(placement: str | None, args: dict[str, float] | None) -> None:

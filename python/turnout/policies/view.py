@@ -78,6 +78,10 @@ _COLUMNS: Final[dict[str, _Column]] = {
     "output_tokens": _Column("W", "f8", 0),
     "residency_s": _Column("W", "f8", 0),
     "token_seconds": _Column("W", "f8", 0),
+    "active_s": _Column("W", "f8", 0),
+    "gap_s": _Column("W", "f8", 0),
+    "gap_p95_s": _Column("W", "f8", 0),
+    "continue_fraction": _Column("W", "f8", 1),
     "samples": _Column("W", "i8", 0),
     "virtual_time": _Column("W", "f8", 0),
 }
@@ -148,6 +152,12 @@ class FleetView:
         output_tokens: (W,) expected output of a running turn, tokens; 0 = unknown.
         residency_s: (W,) mean residency T, first placement to last completion with tool gaps, s; 0 = unknown.
         token_seconds: (W,) mean charge integrated over a session Z = kT, token s; 0 = unknown.
+        active_s: (W,) mean part of the residency with a turn that runs, s; 0 = unknown.
+        gap_s: (W,) mean time between the end of a turn and the submit of the next, s; 0 = unknown. A gap that lasts
+            counts as what it is already, once that is more than the mean.
+        gap_p95_s: (W,) the same for the 0.95 quantile of the latest 128 gaps, s.
+        continue_fraction: (W,) share of turns that were followed by another, of those of which it is known, 0..1; 1
+            until then.
         samples: (W,) int64, finished sessions behind these estimates.
         virtual_time: (W,) V of the order between workloads, price / weight.
 
@@ -214,6 +224,10 @@ class FleetView:
     output_tokens: Floats
     residency_s: Floats
     token_seconds: Floats
+    active_s: Floats
+    gap_s: Floats
+    gap_p95_s: Floats
+    continue_fraction: Floats
     samples: Ints
     virtual_time: Floats
 
@@ -238,8 +252,8 @@ class FleetView:
             elapsed_s: Time since the last limits, s.
             **columns: Any column of the class, as anything that broadcasts to its shape. Columns that are not given
                 are those of an empty fleet of unknown capacity: zeros, `kv_tokens` infinite, `accepting` true,
-                `block_tokens` 16, `weight_version` -1, `prefill_tokens_per_s` 20,000, `metrics_age_s` infinite, and NaN
-                where nothing is reported or set.
+                `block_tokens` 16, `weight_version` -1, `prefill_tokens_per_s` 20,000, `metrics_age_s` infinite,
+                `continue_fraction` 1, and NaN where nothing is reported or set.
 
         Returns:
             A view with read-only columns.

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hmac
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from turnout import __version__, aio, record
 from turnout.adapters.proxies.gate import Gate
 from turnout.adapters.proxies.http_gate import gate_routes
 from turnout.adapters.proxies.opening import opened
+from turnout.errors import InternalError
 from turnout.feeds import Fleet
-from turnout.listening import HttpServer, listen
 from turnout.server.dashboard import PAGE_PATHS, dashboard_routes
 from turnout.server.decisions import PREFIX, decision_routes
+from turnout.server.health import failure_of, health_routes, until_failed
+from turnout.server.listeners import Listeners
 from turnout.server.log_events import EventLog
 from turnout.server.logs import say
 from turnout.server.metrics import Counted, Metrics
 from turnout.server.proxy import Proxy
 from turnout.server.proxy_routes import proxy_routes
+from turnout.server.standby import Standby
 from turnout.server.state import StateDirectory, make_router
-from turnout.server.workers import engine_at
+from turnout.server.workers import engine_at, worker_routes
 
 if TYPE_CHECKING:
-    import socket
+    import asyncio
     from collections.abc import Callable
 
-    from starlette.requests import Request
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -48,10 +47,6 @@ OPERATOR_PATHS = frozenset(PREFIX + name for name in _OPERATIONS | _INSIGHTS)
 """What is at the port for operators alone, where there is one."""
 READ_PATHS = frozenset(PREFIX + name for name in ("replicas", "info", "openapi.json"))
 """What is at both."""
-
-MOST_HEADER_BYTES = 64 << 10
-STOP_S = 5
-"""Time that running requests get at the end, s."""
 
 
 class BearerToken:
@@ -81,31 +76,6 @@ class BearerToken:
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-def health_routes(routed: aio.AsyncRouter) -> list[Route]:
-    """`/healthz`: the process answers. `/readyz`: it can place turns.
-
-    Args:
-        routed: The router.
-
-    Returns:
-        The routes.
-    """
-
-    async def alive(_: Request) -> JSONResponse:
-        return JSONResponse({"status": "alive"})
-
-    async def ready(_: Request) -> JSONResponse:
-        problems = []
-        if routed.closed or not routed.clock.alive:
-            problems.append("the router's clock does not run")
-        elif not routed.router.view().accepting.any():
-            problems.append("no replica accepts turns")
-        status = 503 if problems else 200
-        return JSONResponse({"status": "not ready" if problems else "ready", "problems": problems}, status)
-
-    return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
 class Apps(NamedTuple):
@@ -139,13 +109,15 @@ def make_apps(
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
     """
-    metrics = Metrics(routed, fleet)
+    metrics = Metrics(routed, fleet, None if proxy is None else proxy.counts)
     decisions = decision_routes(routed, timed=metrics.timed)
-    callers: list[BaseRoute] = [route for route in decisions if route.path not in OPERATOR_PATHS]
+    # Requests first: routes are looked at one after the other.
+    callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
     callers += [] if gate is None else gate_routes(gate)
-    callers += [] if proxy is None else proxy_routes(proxy)
+    callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
     operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
+    operators += [] if proxy is None else worker_routes(proxy)
     health = health_routes(routed)
 
     def app(routes: list[BaseRoute]) -> ASGIApp:
@@ -158,49 +130,57 @@ def make_apps(
     return Apps(app([*callers, *health]), app([*operators, *health]))
 
 
-def http_server(app: ASGIApp) -> HttpServer:
-    """An HTTP server that logs nothing by itself, and is bounded in what it waits for.
-
-    Args:
-        app: What it serves.
-
-    Returns:
-        The server, not started.
-    """
-    settings = uvicorn.Config(
-        app,
-        http="h11",
-        server_header=False,
-        log_config=None,
-        lifespan="off",
-        access_log=False,
-        timeout_graceful_shutdown=STOP_S,
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-    )
-    return HttpServer(settings)
-
-
-async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[str, str]], None]) -> None:
+async def run(
+    config: ServeConfig,
+    stop: asyncio.Event,
+    started: Callable[[dict[str, str]], object],
+    stands_by: Callable[[dict[str, str]], object] | None = None,
+) -> None:
     """Serve until told to stop.
 
     Args:
         config: Settings.
         stop: Set to end. Held turns stay in the state where one is kept; whoever waits is answered.
-        started: Called once it listens, with its address as `url`, as `admin_url` that for operators, and as `ext_proc`
-            and `spoe` those for proxies.
+        started: Called once it serves, with its address as `url`, as `admin_url` that for operators, and those of the
+            ways in for proxies.
+        stands_by: Called before that by a server that stands by, with those where it answers so far.
 
     Raises:
         InvalidArgument: The address cannot be listened at, or the state cannot be written.
         RecordError: The state cannot be gone on from.
+        InternalError: The router has failed; its state is as it was before that.
     """
     say(logging.INFO, "start", f"turnout {__version__} starts", version=__version__, policy=config.policy)
     with contextlib.ExitStack() as files:
         directory = config.directory
-        state = None if directory is None else files.enter_context(StateDirectory(directory))
-        router = make_router(config, state)
-        sockets = {"url": files.enter_context(listen(config.host, config.port))}
-        if config.admin_port is not None:
-            sockets["admin_url"] = files.enter_context(listen(config.host, config.admin_port))
+        standby = Standby(directory) if directory is not None and config.state.standby else None
+        state = None if directory is None or standby is not None else files.enter_context(StateDirectory(directory))
+        ports = {"url": config.port} | ({} if config.admin_port is None else {"admin_url": config.admin_port})
+        async with Listeners(config.host, ports) as listeners:
+            if standby is not None:
+                listeners.answer_with(*(standby.app for _ in ports))
+                say(logging.INFO, "standby", f"standby: {listeners.urls['url']}", **listeners.urls)
+                if stands_by is not None:
+                    stands_by(listeners.urls)
+                state = await standby.wait(stop)
+                if state is None:
+                    return
+                files.enter_context(state)
+                say(logging.INFO, "takeover", "takeover: the state is free", directory=str(state.path))
+            await _serve(config, stop, started, state, listeners)
+    say(logging.INFO, "stopped", "stopped")
+
+
+async def _serve(
+    config: ServeConfig,
+    stop: asyncio.Event,
+    started: Callable[[dict[str, str]], object],
+    state: StateDirectory | None,
+    listeners: Listeners,
+) -> None:
+    """Serve with a state that is this process' own, or with none."""
+    router = make_router(config, state)
+    with contextlib.ExitStack() as files:
         journal = None
         if state is not None:
             fsync, rotate_bytes = config.state.fsync, config.state.rotate_bytes
@@ -212,28 +192,21 @@ async def run(config: ServeConfig, stop: asyncio.Event, started: Callable[[dict[
         fleet = Fleet(routed, engines, timing=config.feeds)
         proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
         gate = Gate(routed, hold_s=config.gates.hold_s)
-        apps = [app for app in make_apps(routed, config, fleet, proxy, gate) if app is not None]
         async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, config.gates) as ways_in:
-            servers = [http_server(app) for app in apps]
-            pairs = zip(servers, sockets.values(), strict=True)
-            serving = [asyncio.create_task(server.serve(sockets=[socket])) for server, socket in pairs]
-            urls = {name: _url(socket) for name, socket in sockets.items()} | ways_in
+            listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy, gate) if app is not None))
+            urls = listeners.urls | ways_in
             say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
             started(urls)
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({*serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            stats = router.stats()
-            left = {"open_turns": stats["open_turns"], "held_turns": stats["held_turns"]}
+            await listeners.wait(stop.wait(), until_failed(routed))
+            if problem := failure_of(routed):
+                # Of no use to anybody: who waits is answered, and a new process or the standby goes on from the state.
+                say(logging.ERROR, "failed", problem)
+                failure = InternalError(problem)
+                routed.fail(failure)
+                await listeners.stop()
+                raise failure
+            left = {name: router.stats()[name] for name in ("open_turns", "held_turns")}
             say(logging.INFO, "stop", "stop: who waits is answered", **left)
             # First everybody who waits is answered, then the connections may end.
             await routed.close(keep_turns=state is not None)
-            for server in servers:
-                server.should_exit = True
-            await asyncio.gather(*serving)
-    say(logging.INFO, "stopped", "stopped")
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            await listeners.stop()

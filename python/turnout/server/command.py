@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -43,6 +44,9 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         Path | None,
         typer.Option(help="Directory that keeps the state over restarts [default: one per port, see docs/serve.md]."),
     ] = None,
+    standby_of: Annotated[
+        Path | None, typer.Option(help="State of another server on this disk: wait for its end and go on from there.")
+    ] = None,
     no_state: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--no-state", help="Keep nothing: a restart begins anew.")
     ] = False,
@@ -63,11 +67,23 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         str | None, typer.Option(envvar="TURNOUT_ENGINE_API_KEY", help="Key that engines are sent.")
     ] = None,
     classify: Annotated[str | None, typer.Option(help="package.module:function that says whose a request is.")] = None,
-    ext_proc_port: Annotated[int | None, typer.Option(help="Port for Envoy's ext_proc [default: none].")] = None,
-    spoe_port: Annotated[int | None, typer.Option(help="Port for HAProxy's SPOE [default: none].")] = None,
-    gate_hold_s: Annotated[
-        float | None, typer.Option(help="Longest that a request in Envoy, HAProxy or nginx is held, s [default: 600].")
+    infer_sessions: Annotated[
+        bool | None,
+        typer.Option(help="A request that names no session continues the one that its prompt does [default: yes]."),
     ] = None,
+    ext_proc_port: Annotated[
+        int | None, typer.Option(help="Port for Envoy's ext_proc; 0 = any free one [default: none].")
+    ] = None,
+    spoe_port: Annotated[
+        int | None, typer.Option(help="Port for HAProxy's SPOE; 0 = any free one [default: none].")
+    ] = None,
+    gate_hold_s: Annotated[
+        float | None, typer.Option(help="How long a request of these proxies may be held, s [default: 600].")
+    ] = None,
+    demo: Annotated[  # noqa: FBT002 - an option
+        bool, typer.Option("--demo", help="Start model engines and a load beside it, to look at.")
+    ] = False,
+    demo_engines: Annotated[int, typer.Option(help="How many engines --demo starts.")] = 4,
     check_config: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--check-config", help="Print the settings in force, the token hidden, and exit.")
     ] = False,
@@ -95,11 +111,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             "tokenizer": tokenizer,
             "engine_api_key": engine_api_key,
             "classify": classify,
+            "infer_sessions": infer_sessions,
         },
         "gates": {"ext_proc_port": ext_proc_port, "spoe_port": spoe_port, "hold_s": gate_hold_s},
     }
+    if standby_of is not None:
+        flags["state"] |= {"directory": standby_of, "standby": True}
     if no_state:
-        flags["state"] = {"keep": False, "directory": NOTHING}
+        flags["state"] = {"keep": False, "directory": NOTHING, "standby": False}
     try:
         settings = _settings(config, flags)
         if check_config:
@@ -107,7 +126,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
             print(json.dumps(effective(settings), indent=1))
             return
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve_demo(settings, demo_engines) if demo else _serve(settings))
     except ImportError as error:
         if isinstance(error, MissingExtra) or error.name is None or error.name.partition(".")[0] == "turnout":
             raise
@@ -142,10 +161,53 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> ServeConfig:
         raise located(error, "server") from None  # the file said it, so its section is named
 
 
+def _print(event: str, said: dict[str, Any]) -> None:
+    print(json.dumps({"event": event, **said}), flush=True)
+
+
 async def _serve(config: ServeConfig) -> None:
     from turnout.listening import stop_on_signals
     from turnout.server.app import run
     from turnout.server.logs import set_up
 
     set_up(config.log)
-    await run(config, stop_on_signals(), lambda urls: print(json.dumps({"event": "ready", **urls}), flush=True))
+    await run(
+        config, stop_on_signals(), functools.partial(_print, "ready"), stands_by=functools.partial(_print, "standby")
+    )
+
+
+async def _serve_demo(config: ServeConfig, engines: int) -> None:
+    """The same with model engines and a load. Nothing is kept unless a directory is named: the engines are new."""
+    from turnout.demo import Demo
+    from turnout.listening import stop_on_signals
+    from turnout.server.app import run
+    from turnout.server.logs import set_up
+
+    stop, resting = stop_on_signals(), asyncio.Event()
+    async with Demo(engines) as demo:
+        set_up(config.log)
+        keep = config.state.keep and config.state.directory is not None
+        config = dataclasses.replace(
+            config,
+            engines=(*config.engines, *demo.urls),
+            workloads=config.workloads or demo.workloads,
+            state=dataclasses.replace(config.state, keep=keep),
+            token_file=None,
+        )
+
+        def started(urls: dict[str, str]) -> None:
+            demo.drive(urls["url"], config.token)
+            _print("ready", {**urls, "engines": demo.urls})
+
+        async def rest() -> None:
+            # The callers go first, so that none of them meets a server that is ending.
+            await stop.wait()
+            await demo.rest()
+            resting.set()
+
+        ending = asyncio.create_task(rest())
+        try:
+            await run(config, resting, started)
+        finally:
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)

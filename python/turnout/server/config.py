@@ -62,6 +62,7 @@ class StateConfig:
         directory: Where; None = below `$STATE_DIRECTORY`, else `$XDG_STATE_HOME/turnout`, one for each port.
         rotate_bytes: Growth of the journal after which it begins anew with a snapshot, bytes, at least 65,536.
         fsync: Wait for the disk before anybody acts on a decision: it then survives the machine as well.
+        standby: Wait until no other process writes the directory, and go on from there.
         reattach_s: After a restart, time within which callers must name their open turns, s.
 
     Raises:
@@ -76,6 +77,7 @@ class StateConfig:
     directory: Path | None = None
     rotate_bytes: int = 64 << 20
     fsync: bool = False
+    standby: bool = False
     reattach_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -86,6 +88,8 @@ class StateConfig:
             raise refuse("reattach_s", self.reattach_s, "a finite number of seconds, 0 or above")
         if not self.keep and self.directory is not None:
             raise refuse("directory", str(self.directory), "none where nothing is kept")
+        if self.standby and self.directory is None:
+            raise refuse("standby", self.standby, "false, or the directory of the server that it stands by for")
 
     def where(self, port: int) -> Path | None:
         """The directory of a server at this port.
@@ -182,7 +186,8 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         """Check, and read the token."""
-        for name, port in (("port", self.port), ("admin_port", self.admin_port)):
+        for name in ("port", "admin_port"):
+            port = getattr(self, name)
             if port is not None and not 0 <= port <= MOST_PORT:
                 raise refuse(name, port, f"a port, 0..{MOST_PORT}")
         if self.admin_port == self.port != 0:

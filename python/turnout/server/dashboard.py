@@ -83,7 +83,7 @@ def dashboard_routes(routed: AsyncRouter, fleet: Callable[[], FleetStatus] | Non
     async def data(request: Request) -> Response:
         query = request.query_params
         try:
-            board = gatherer.board(
+            board = await gatherer.board(
                 after=_count(query, "after"),
                 find=query.get("find", ""),
                 order=query.get("order", "row"),

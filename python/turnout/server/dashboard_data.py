@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 GATHER_S: Final = 0.9
 """A view walks over all sessions: pages that ask within this time share one."""
 DECISIONS: Final = 50
-HELD_LOOKED_AT: Final = 20_000
+SLOW_S: Final = 0.005
+"""Gathering that took longer is done in a thread the next time, so that it delays no decision, s."""
+HELD_LOOKED_AT: Final = 5_000
 """The oldest held turns, by which the table of holds is made."""
 ROWS: Final = 100
 """Replicas in one answer."""
@@ -157,6 +160,8 @@ class Gatherer:
         self._instance = instance
         self._began_s = time.monotonic()
         self._gathered_s = float("-inf")
+        self._took_s = 0.0
+        self._gathering = asyncio.Lock()
         self._board: Board | None = None
         self._decisions: deque[tuple[int, Seen]] = deque(maxlen=DECISIONS)
         self._number = 0
@@ -171,7 +176,7 @@ class Gatherer:
             self._prompt_tokens += decision.receipt.prompt_tokens
             self._expected_tokens += decision.cached_tokens
 
-    def board(self, *, after: int = 0, find: str = "", order: str = "row", skip: int = 0) -> Board:
+    async def board(self, *, after: int = 0, find: str = "", order: str = "row", skip: int = 0) -> Board:
         """Gather.
 
         Args:
@@ -183,11 +188,15 @@ class Gatherer:
         Returns:
             At most `ROWS` replicas and `DECISIONS` decisions.
         """
-        now = time.monotonic()
-        if self._board is None or now - self._gathered_s >= GATHER_S:
-            self._board = self._gather(now)
-            self._gathered_s = time.monotonic()
-        board = self._board
+        async with self._gathering:
+            began = time.monotonic()
+            if self._board is None or began - self._gathered_s >= GATHER_S:
+                fleet = None if self._fleet is None else self._fleet()
+                slow = self._took_s > SLOW_S
+                self._board = await asyncio.to_thread(self._gather, fleet) if slow else self._gather(fleet)
+                self._gathered_s = time.monotonic()
+                self._took_s = self._gathered_s - began
+            board = self._board
         rows = [row for row in board.replicas if find in f"{row.name} {row.state} {row.feed} {row.kind}"]
         if order != "row":
             rows.sort(key=ORDERS.get(order, ORDERS["name"]))
@@ -196,10 +205,9 @@ class Gatherer:
         shown = {"replicas": rows[skip : skip + ROWS], "replicas_found": len(rows), "decisions": decisions}
         return Board(**{**fields, **shown})
 
-    def _gather(self, now: float) -> Board:
+    def _gather(self, fleet: FleetStatus | None) -> Board:
         router = self._routed.router
         view, stats = router.view(), router.stats()
-        fleet = None if self._fleet is None else self._fleet()
         problems = problems_of(self._routed, view, fleet)
         replicas = replica_rows(view, fleet, problems, ceilings(router, view))
         held = self._routed.held(HELD_LOOKED_AT)
@@ -219,7 +227,7 @@ class Gatherer:
             policy="none" if policy is None else type(policy).__name__,
             control_steps=control.state_of(router).steps,
             at_s=time.time(),
-            up_s=now - self._began_s,
+            up_s=time.monotonic() - self._began_s,
             totals=self._totals(view, stats, replicas),
             problems=problems.sorted(),
             workloads=workload_rows(view),

@@ -60,8 +60,9 @@ OPERATIONS: Final = (
     Operation("peek", schema.Peek, schema.Holders, "Which replicas hold a prefix of a prompt or a session."),
     Operation("progress", schema.Progress, schema.Outcome, "Report output so far: first token, then every 512 or 1 s."),
     Operation("complete", schema.End, schema.Outcome, "End a turn: prompt and output become history."),
-    Operation("abort", schema.End, schema.Outcome, "End a held or placed turn early."),
+    Operation("abort", schema.Abort, schema.Outcome, "End a held or placed turn early."),
     Operation("fork", schema.Fork, schema.Outcome, "Start a session on the history of another."),
+    Operation("hint", schema.Hint, schema.Outcome, "Say what is expected of a session: gap, output, priority."),
     Operation("end_session", schema.EndSession, schema.Outcome, "End a session; its open turns are aborted."),
     Operation("beat", schema.Beat, schema.BeatReply, "An owner lives; answers which of its turns were lost."),
     Operation("owner_lost", schema.Owner, schema.Outcome, "An owner is gone: end its sessions."),
@@ -189,22 +190,32 @@ class Decisions:
         return schema.Holders(holders=[schema.Holder(replica=name, cached_tokens=cached) for name, cached in found])
 
     def _progress(self, message: schema.Progress, _: Request) -> schema.Outcome:
-        return schema.outcome_of(self.routed.progress(message.turn, message.output_tokens))
+        return schema.outcome_of(self.routed.progress(message.turn, message.output_tokens, served_by=message.served_by))
 
     def _complete(self, message: schema.End, _: Request) -> schema.Outcome:
         return self._end(self.routed.complete, message)
 
-    def _abort(self, message: schema.End, _: Request) -> schema.Outcome:
-        return self._end(self.routed.abort, message)
+    def _abort(self, message: schema.Abort, _: Request) -> schema.Outcome:
+        return self._end(self.routed.abort, message, reason=message.reason, retry=message.retry)
 
-    def _end(self, event: Callable[..., turnout.Outcome], message: schema.End) -> schema.Outcome:
+    def _end(self, event: Callable[..., turnout.Outcome], message: schema.End, **more: Any) -> schema.Outcome:  # noqa: ANN401 - of abort
+        if message.output is not None and message.outputs is not None:
+            accepted = "output, or outputs of several samples"
+            raise InvalidArgument(f"outputs: got output too, accepted is {accepted}", "outputs", "output too", accepted)
         output = binary.unpack_tokens(message.output, message.token_bytes, "output")
-        outcome = event(message.turn, output, output_tokens=message.output_tokens, cached_tokens=message.cached_tokens)
+        if message.outputs is not None:
+            output = [binary.unpack_tokens(sample, message.token_bytes, "outputs") for sample in message.outputs]
+        names = ("output_tokens", "prompt_tokens", "cached_tokens", "served_by", "keep")
+        outcome = event(message.turn, output, **{name: getattr(message, name) for name in names}, **more)
         self.owners.ended(message.turn)
         return schema.outcome_of(outcome)
 
     def _fork(self, message: schema.Fork, _: Request) -> schema.Outcome:
         return schema.outcome_of(self.routed.fork(message.session, message.child))
+
+    def _hint(self, message: schema.Hint, _: Request) -> schema.Outcome:
+        expected = {name: getattr(message, name) for name in ("idle_s", "expected_tokens", "priority")}
+        return schema.outcome_of(self.routed.hint(message.session, **expected))
 
     def _end_session(self, message: schema.EndSession, _: Request) -> schema.Outcome:
         return schema.outcome_of(self.routed.end_session(message.session, completed=message.completed))
@@ -302,7 +313,9 @@ def _prompt_arguments(message: schema.Prompted) -> dict[str, Any]:
         "workload": message.workload,
         "namespace": message.namespace,
         "max_new_tokens": message.max_new_tokens,
+        "expected_tokens": message.expected_tokens,
         "candidates": message.candidates,
+        "avoid": message.avoid,
         "bias": message.bias,
     }
 
@@ -314,6 +327,9 @@ def _submit_arguments(message: schema.Turn) -> dict[str, Any]:
         "turn": message.turn if message.turn is not None else f"h-{secrets.token_hex(8)}",
         "attempt": message.attempt,
         "parent": message.parent,
+        "samples": message.samples,
+        "group": message.group,
+        "group_size": message.group_size,
         "priority": message.priority,
         "at": message.at,
         "owner": message.owner,

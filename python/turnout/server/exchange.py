@@ -149,7 +149,8 @@ class Exchange:
         engines = proxy.models.serving(asked.model)
         if not engines:
             raise _Refused(503, "no engine has joined", "no_replica", self._retry_after())
-        prompt = self._prompt = await proxy.tokens.of(asked, engines)
+        alive = proxy.alive(engines)
+        prompt = self._prompt = await proxy.tokens.of(asked, alive)
         if self._dialect.ask_output is not None and proxy.config.ask_output:
             raw = msgspec.json.encode(self._dialect.ask_output(asked.body))
         arguments = proxy.arguments(asked, who, prompt, engines)
@@ -157,7 +158,7 @@ class Exchange:
         query = self._scope.get("query_string", b"").decode("latin-1")
         path = f"{self._dialect.path}?{query}" if query else self._dialect.path
         if arguments["session"] is None and proxy.config.infer_sessions:
-            self._infer = (asked.model, engines)
+            self._infer = (asked.model, alive)
         deadline_s = time.monotonic() + proxy.config.wait_s
         failure = None
         for attempt in range(proxy.config.attempts):
@@ -168,10 +169,13 @@ class Exchange:
             failure = await self._attempt(decision, raw, sent, path, stream=asked.stream)
             if failure is None:
                 return
-            self._abort()
-            if not failure.elsewhere:
+            if not failure.elsewhere or attempt + 1 == proxy.config.attempts:
                 break
-            proxy.counts["retries"] += attempt + 1 < proxy.config.attempts
+            # The next attempt takes this one's place, and is kept off its replica: so it is not aborted before.
+            proxy.counts["retries"] += 1
+            arguments["candidates"] = proxy.candidates(engines)
+        if self._open:
+            self._abort()
         if failure is not None:
             await self._fail(failure)
 
@@ -207,8 +211,8 @@ class Exchange:
             if ticking is not None:
                 ticking.cancel()
                 await self._end_comments()
+        self._open = decision.placed
         if decision.placed:
-            self._open = True
             return decision
         if attempt:
             return None

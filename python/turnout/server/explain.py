@@ -28,6 +28,7 @@ REASONS: Final[dict[str, str]] = {
     "deadline": "its deadline passed while it waited",
     "replica_lost": "its replica was lost",
     "unconfirmed": "nobody asked about it since the router was restored",
+    "elsewhere": "another replica than the one it was sent to serves it",
     "session_ended": "its session was ended, or its owner is gone",
     "silent": "nothing was heard of it for longer than the router waits",
 }

@@ -172,6 +172,7 @@ OTHERS: Final = (
         "turnout_decision_seconds", "histogram", ("endpoint",), "Time that the router took per operation, no waiting."
     ),
     Metric("turnout_http_requests_total", "counter", ("endpoint", "status"), "Answers over HTTP, by route."),
+    Metric("turnout_proxy_events_total", "counter", ("event",), "What became of requests to engines (docs/proxy.md)."),
     Metric("turnout_policy_steps_total", "counter", (), "Control steps taken."),
     Metric("turnout_policy_errors_total", "counter", (), "Control steps at which the policy failed."),
     Metric("turnout_policy_step_seconds", "gauge", (), "How long the latest control step took."),

@@ -129,7 +129,7 @@ class Proxy:
             "namespace": "/".join(name for name in names if name) or None,
             "max_new_tokens": None if bound is None else bound * asked.samples,
             "priority": asked.priority if who.priority is None else who.priority,
-            "candidates": self._candidates(engines),
+            "candidates": self.candidates(engines),
         }
 
     def session_of(self, session: str | None, model: str | None) -> str | None:
@@ -184,8 +184,27 @@ class Proxy:
             # Closes the connection unless the answer was read to its end: so the engine learns that nobody wants it.
             answer.close() if not answer.content.at_eof() else answer.release()
 
-    def _candidates(self, engines: list[str]) -> list[str] | None:
-        """Replicas that may serve a request; None = all, those too that join while it is held."""
+    def alive(self, engines: list[str]) -> list[str]:
+        """Those that have joined the router and were not lost: worth to be asked something.
+
+        Args:
+            engines: Engines.
+
+        Returns:
+            Some of them; all where none has joined yet.
+        """
+        replicas = set(self.routed.router.replicas)
+        return [name for name in engines if name in replicas] or engines
+
+    def candidates(self, engines: list[str]) -> list[str] | None:
+        """Replicas that may serve a request.
+
+        Args:
+            engines: Engines that serve its model.
+
+        Returns:
+            Those that have joined; None = all, those too that join while it is held.
+        """
         replicas = set(self.routed.router.replicas)
         if replicas.issubset(engines):
             return None

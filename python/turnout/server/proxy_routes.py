@@ -10,7 +10,6 @@ from starlette.routing import Route
 
 from turnout.server.dialects import DIALECTS, TOKEN_IN
 from turnout.server.upstream import error_body
-from turnout.server.workers import worker_routes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,10 +43,8 @@ class ProxyRoutes:
         self._proxy = proxy
 
     def routes(self) -> list[Route]:
-        """All routes of the proxy."""
-        served = [(dialect.path, dialect) for dialect in DIALECTS]
+        """The routes."""
         return [
-            *(Route(path, _Endpoint(self._proxy, dialect), methods=["POST"]) for path, dialect in (*served, *ALIASES)),
             Route("/v1/models", self.models),
             Route("/health", self.health),
             Route("/finish_session", self.finish_session, methods=["POST"]),
@@ -85,8 +82,8 @@ class ProxyRoutes:
         return _json({"session_id": session, "status": self._proxy.end_session(session)})
 
 
-def proxy_routes(proxy: Proxy) -> list[Route]:
-    """The routes of a proxy.
+def request_routes(proxy: Proxy) -> list[Route]:
+    """The routes of requests to engines: put them first, routes are looked at one after the other.
 
     Args:
         proxy: The proxy.
@@ -94,7 +91,20 @@ def proxy_routes(proxy: Proxy) -> list[Route]:
     Returns:
         The routes.
     """
-    return [*ProxyRoutes(proxy).routes(), *worker_routes(proxy)]
+    served = [*((dialect.path, dialect) for dialect in DIALECTS), *ALIASES]
+    return [Route(path, _Endpoint(proxy, dialect), methods=["POST"]) for path, dialect in served]
+
+
+def proxy_routes(proxy: Proxy) -> list[Route]:
+    """The routes of a proxy.
+
+    Args:
+        proxy: The proxy.
+
+    Returns:
+        The routes, those of requests first.
+    """
+    return [*request_routes(proxy), *ProxyRoutes(proxy).routes()]
 
 
 def _json(content: Any, status: int = 200) -> Response:  # noqa: ANN401 - whatever JSON can say

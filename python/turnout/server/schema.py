@@ -18,6 +18,7 @@ Tokens = list[int] | bytes
 """Token ids as numbers, or packed little-endian (in JSON: base64 of the bytes)."""
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 Count = Annotated[int, Meta(ge=0)]
+Siblings = Annotated[int, Meta(ge=1, le=65_536)]
 Seconds = Annotated[float, Meta(ge=0)]
 TokenBytes = Annotated[
     Literal[4, 8], Meta(description="Bytes per token of the packed arrays in this message: 4 (u32) or 8 (u64).")
@@ -40,7 +41,9 @@ class Prompted(Message):
     workload: Name | None = None
     namespace: str | None = None
     max_new_tokens: Count | None = None
+    expected_tokens: Count | None = None
     candidates: list[Name] | None = None
+    avoid: list[Name] | None = None
     bias: dict[str, float] | None = None
 
 
@@ -54,6 +57,9 @@ class Turn(Prompted):
     turn: Name | None = None
     attempt: Count = 0
     parent: Name | None = None
+    samples: Siblings = 1
+    group: Name | None = None
+    group_size: Siblings | None = None
     priority: int = 0
     at: Name | None = None
     owner: Name | None = None
@@ -91,6 +97,7 @@ class Progress(Message):
 
     turn: Name
     output_tokens: Count
+    served_by: Name | None = None
 
 
 class End(Message):
@@ -98,9 +105,21 @@ class End(Message):
 
     turn: Name
     output: Tokens | None = None
+    outputs: list[Tokens] | None = None
+    """Those of a turn with several samples."""
     token_bytes: TokenBytes = 4
     output_tokens: Count | None = None
+    prompt_tokens: Count | None = None
     cached_tokens: Count | None = None
+    served_by: Name | None = None
+    keep: Count | None = None
+
+
+class Abort(End):
+    """End a turn unfinished, and say why; with `retry` it comes back and keeps its place."""
+
+    reason: Literal["cancelled", "timeout", "error", "stale"] = "cancelled"
+    retry: bool = False
 
 
 class Fork(Message):
@@ -108,6 +127,15 @@ class Fork(Message):
 
     session: Name
     child: Name
+
+
+class Hint(Message):
+    """Say what is expected of a session; what is left out stays as it was."""
+
+    session: Name
+    idle_s: Seconds | None = None
+    expected_tokens: Count | None = None
+    priority: int | None = None
 
 
 class EndSession(Message):

@@ -28,6 +28,7 @@ class StateDirectory:
 
     Args:
         path: The directory; made where it is not there.
+        lock: Its file of the lock, open and locked; None = it is locked here.
 
     Attributes:
         path: The directory.
@@ -48,12 +49,12 @@ class StateDirectory:
         a directory that no other process writes
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, lock: int | None = None) -> None:
         """Make and lock it."""
         self.path = path
         self.journal = path / JOURNAL
-        self._lock = open_lock(path)
-        if not try_lock(self._lock):
+        self._lock = open_lock(path) if lock is None else lock
+        if lock is None and not try_lock(self._lock):
             owner = owner_of(self._lock)
             os.close(self._lock)
             accepted = "a directory that no other process writes"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from turnout.policies import FleetView, Limits
-from turnout.policies.limits import PLACEMENTS
+from turnout.policies.limits import ORDERS, PLACEMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +36,15 @@ def _shape_of(field: str) -> str:
     return _LETTERS[np.shape(Limits(**one).to_raw(_PROBE)[field])]
 
 
-_NO_NUMBERS: Final = {"memory", "placement", "placement_args", "shed"}
+_NO_NUMBERS: Final = {"memory", "order", "placement", "placement_args", "shed"}
 _CHOICES: Final = ["placement", "shed", "placement_args.sticky"]
 _PARAMETERS: Final = [f"placement_args.{name}" for own in PLACEMENTS.values() for name in own]
 
-LIMIT_SHAPES: Final[dict[str, str]] = {
-    entry.name: _shape_of(entry.name) for entry in dataclasses.fields(Limits) if entry.name not in _NO_NUMBERS
-} | dict.fromkeys([*_CHOICES, *_PARAMETERS], "")
+LIMIT_SHAPES: Final[dict[str, str]] = (
+    {entry.name: _shape_of(entry.name) for entry in dataclasses.fields(Limits) if entry.name not in _NO_NUMBERS}
+    | dict.fromkeys([*_CHOICES, *_PARAMETERS], "")
+    | {"order": "W"}
+)
 """By field of `Limits`, as `numbers` names them: `""`, `R`, `W` or `RW`."""
 
 _RELATIVE: Final = 1e-9
@@ -50,7 +52,7 @@ _RELATIVE: Final = 1e-9
 
 
 def numbers(raw: RawLimits) -> RawLimits:
-    """Spelled-out limits as numbers alone: a placement by its place in the list, each of its parameters by itself.
+    """Spelled-out limits as numbers alone: names by their places in the lists, each parameter by itself.
 
     Example:
         >>> numbers({"placement": "round_robin", "placement_args": {"sticky": 0}, "shed": True})
@@ -60,6 +62,8 @@ def numbers(raw: RawLimits) -> RawLimits:
     for name, value in raw.items():
         if name == "placement_args":
             told.update({f"{name}.{parameter}": float(value[parameter]) for parameter in sorted(value)})
+        elif name == "order":
+            told[name] = np.array([float(ORDERS.index(order)) for order in value])
         elif name == "placement":
             told[name] = float(list(PLACEMENTS).index(value))
         else:

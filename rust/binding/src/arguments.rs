@@ -57,8 +57,8 @@ macro_rules! counts {
 }
 
 counts! {
-    attempt: u32, block_tokens: u32, index_bytes: u64, seed: u64, max_held: usize, concurrency: usize, version: i64, history: u64, most: usize, sequence: u64, next_sequence: u64, request: u64, kv_tokens: u64;
-    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64, at_tokens: u64, running: u64, waiting: u64, preemptions_total: u64,
+    attempt: u32, block_tokens: u32, index_bytes: u64, seed: u64, max_held: usize, concurrency: usize, version: i64, history: u64, most: usize, sequence: u64, next_sequence: u64, request: u64, kv_tokens: u64, samples: u32;
+    base_tokens: u64, prompt_tokens: u64, max_new_tokens: u64, output_tokens: u64, cached_tokens: u64, sessions: u64, at_tokens: u64, running: u64, waiting: u64, preemptions_total: u64, group_size: u32, expected_tokens: u64, keep: u32,
 }
 
 /// The order of a turn among those that wait: a whole number, which may be negative.
@@ -67,6 +67,11 @@ pub(crate) fn priority(object: &Bound<'_, PyAny>) -> PyResult<i32> {
         Ok(value) if !object.is_instance_of::<PyBool>() => Ok(value),
         _ => Err(invalid("priority", shown(object), "a whole number that fits 32 bits")),
     }
+}
+
+/// The same, or none.
+pub(crate) fn optional_priority(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+    if object.is_none() { Ok(None) } else { priority(object).map(Some) }
 }
 
 /// Seconds by replica.
@@ -131,6 +136,12 @@ pub(crate) fn workload(object: &Bound<'_, PyAny>) -> PyResult<WorkloadConfig> {
         context_tokens: attribute(object, "context_tokens", "a number of at least 0")?,
         growth_tokens: attribute(object, "growth_tokens", "a number of at least 0")?,
         residency_s: attribute(object, "residency_s", "a number of at least 0")?,
+        ends: attribute(object, "ends", "True or False")?,
+        one_turn: match attribute::<String>(object, "turns", "\"many\" or \"one\"")?.as_str() {
+            "many" => false,
+            "one" => true,
+            other => return Err(invalid("turns", format!("{other:?}"), "\"many\" or \"one\"")),
+        },
     })
 }
 

@@ -3,12 +3,14 @@
 
 mod arguments;
 mod decision;
+mod ending;
 mod errors;
 mod input;
 mod limits;
 mod model_engine;
 mod prefix_index;
 mod prompt;
+mod replay;
 mod router;
 mod simulation;
 mod tokens;
@@ -42,7 +44,9 @@ mod _core {
     #[pymodule_export]
     use super::prompt::Prompt;
     #[pymodule_export]
-    use super::router::{Router, replay};
+    use super::replay::replay;
+    #[pymodule_export]
+    use super::router::Router;
     #[pymodule_export]
     use super::simulation::{Simulation, engines};
     #[pymodule_export]

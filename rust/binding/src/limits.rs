@@ -17,6 +17,7 @@ macro_rules! assign {
         match $name.as_str() {
             "placement" => $limits.placement = Some(text("placement", &$value)?.into()),
             "placement_args" => $limits.placement_args = table("placement_args", &$value)?,
+            "order" => $limits.order = Some(names("order", &$value)?),
             "shed" => $limits.shed = Some(flag("shed", &$value)?),
             $(stringify!($column) => $limits.$column = Some(column(stringify!($column), &$value)?),)*
             $(stringify!($number) => $limits.$number = Some(number(stringify!($number), &$value)?),)*
@@ -45,7 +46,7 @@ pub(crate) fn read(fields: &Bound<'_, PyAny>, replicas: Vec<String>, workloads: 
             limits, name, value;
             columns: session_cap, workload_cap, turn_cap, ceiling_tokens, overflow_tokens, growth_tokens, output_tokens, weight, price, share,
                 guarantee_tokens, limit_tokens, lease_s,
-                cost_prefill, cost_backlog, cost_decode;
+                cost_prefill, cost_backlog, cost_decode, cost_spread;
             numbers: bypass, lookahead
         }
     }
@@ -66,6 +67,11 @@ fn number(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
 
 fn text(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     value.extract().map_err(|_| refused(field, value, "a name"))
+}
+
+fn names(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<str>>> {
+    let names: Vec<String> = value.extract().map_err(|_| refused(field, value, "one name per workload"))?;
+    Ok(names.into_iter().map(Into::into).collect())
 }
 
 fn flag(field: &'static str, value: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -4,19 +4,19 @@ use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use turnout_core::error::Error;
+use turnout_core::error::{Error, Result};
 use turnout_core::prompt::{BlockHasher, HashKey};
 use turnout_core::record::recorder::Recorder;
 use turnout_core::router::Router as CoreRouter;
-use turnout_core::router::types::{Completion, Metrics, RouterConfig, Submit, WeightsMode};
-use turnout_core::units::seconds;
+use turnout_core::router::types::{Completion, Hint, Metrics, Outcome as CoreOutcome, RouterConfig, Submit, WeightsMode};
+use turnout_core::units::{Nanos, seconds};
 
 use crate::arguments::{self, duration, time};
 use crate::decision::{Decision, Outcome};
 use crate::errors::{invalid, payload_error, to_py};
 use crate::input::{self, Input};
 use crate::prompt::Prompt;
-use crate::{limits, tokens, view};
+use crate::{ending, limits, tokens, view};
 
 /// The decision core behind one lock.
 #[pyclass(frozen, subclass, module = "turnout._core")]
@@ -31,6 +31,13 @@ impl Router {
     /// A panic under the lock leaves the state in doubt: every later call fails.
     fn lock(&self) -> PyResult<MutexGuard<'_, Recorder>> {
         self.core.lock().map_err(|_| to_py(Error::Internal { problem: "an earlier call panicked; make a new router".into() }))
+    }
+
+    /// One event under the lock.
+    fn event(&self, now: Option<f64>, call: impl FnOnce(&mut Recorder, Nanos) -> Result<CoreOutcome>) -> PyResult<Outcome> {
+        let now = time(now)?;
+        let outcome = call(&mut *self.lock()?, now);
+        outcome.map(Outcome).map_err(to_py)
     }
 }
 
@@ -82,7 +89,7 @@ impl Router {
         Ok(Self { hasher: core.hasher().clone(), core: Mutex::new(Recorder::new(core)), key, infer_sessions })
     }
 
-    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, parent = None, workload = None, namespace = None, max_new_tokens = None, priority = 0, candidates = None, at = None, bias = None, owner = None, hold = true, deadline_s = None, now = None))]
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, turn = None, attempt = 0, session = None, parent = None, workload = None, namespace = None, max_new_tokens = None, samples = 1, group = None, group_size = None, expected_tokens = None, priority = 0, candidates = None, avoid = None, at = None, bias = None, owner = None, hold = true, deadline_s = None, now = None))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
     fn submit(
         &self,
@@ -97,8 +104,13 @@ impl Router {
         workload: Option<&str>,
         namespace: Option<&str>,
         #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::samples)] samples: u32,
+        group: Option<&str>,
+        #[pyo3(from_py_with = arguments::group_size)] group_size: Option<u32>,
+        #[pyo3(from_py_with = arguments::expected_tokens)] expected_tokens: Option<u64>,
         #[pyo3(from_py_with = arguments::priority)] priority: i32,
         candidates: Option<Vec<String>>,
+        avoid: Option<Vec<String>>,
         at: Option<&str>,
         bias: Option<&Bound<'_, PyAny>>,
         owner: Option<&str>,
@@ -111,6 +123,7 @@ impl Router {
             input = input.keep_tokens(prompt)?;
         }
         let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let avoid: Vec<&str> = avoid.iter().flatten().map(String::as_str).collect();
         let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
         let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
         let deadline = duration("deadline_s", deadline_s)?;
@@ -123,8 +136,13 @@ impl Router {
             namespace,
             input: input.get(),
             max_new_tokens,
+            samples,
+            group,
+            group_size,
+            expected_tokens,
             priority,
             candidates: names.as_deref(),
+            avoid: &avoid,
             at,
             bias: &bias,
             owner,
@@ -139,7 +157,7 @@ impl Router {
         decision.map(Decision).map_err(to_py)
     }
 
-    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, session = None, workload = None, namespace = None, max_new_tokens = None, candidates = None, bias = None, now = None))]
+    #[pyo3(signature = (prompt = None, *, append = None, base_tokens = None, prompt_tokens = None, session = None, workload = None, namespace = None, max_new_tokens = None, expected_tokens = None, candidates = None, avoid = None, bias = None, now = None))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments, extracted by value")]
     fn choose(
         &self,
@@ -151,7 +169,9 @@ impl Router {
         workload: Option<&str>,
         namespace: Option<&str>,
         #[pyo3(from_py_with = arguments::max_new_tokens)] max_new_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::expected_tokens)] expected_tokens: Option<u64>,
         candidates: Option<Vec<String>>,
+        avoid: Option<Vec<String>>,
         bias: Option<&Bound<'_, PyAny>>,
         now: Option<f64>,
     ) -> PyResult<Decision> {
@@ -159,8 +179,9 @@ impl Router {
         let names: Option<Vec<&str>> = candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
         let bias = bias.map(arguments::bias).transpose()?.unwrap_or_default();
         let bias: Vec<(&str, f64)> = bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
-        let candidates = names.as_deref();
-        let submit = Submit { session, workload, namespace, max_new_tokens, candidates, bias: &bias, ..Submit::new(input.get()) };
+        let avoid: Vec<&str> = avoid.iter().flatten().map(String::as_str).collect();
+        let (candidates, avoid, bias) = (names.as_deref(), &avoid[..], &bias[..]);
+        let submit = Submit { session, workload, namespace, max_new_tokens, expected_tokens, candidates, avoid, bias, ..Submit::new(input.get()) };
         let now = time(now)?;
         let decision = self.lock()?.choose(now, &submit);
         decision.map(Decision).map_err(to_py)
@@ -187,86 +208,102 @@ impl Router {
         Ok(Prompt { core: tokens::with(tokens, "tokens", |tokens| self.hasher.prompt(tokens))?, key: self.key })
     }
 
-    #[pyo3(signature = (turn, output_tokens, *, now = None))]
-    fn progress(&self, turn: &str, #[pyo3(from_py_with = arguments::reported_tokens)] output_tokens: u64, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.progress(now, turn, output_tokens);
-        outcome.map(Outcome).map_err(to_py)
+    #[pyo3(signature = (turn, output_tokens, *, served_by = None, now = None))]
+    fn progress(
+        &self,
+        turn: &str,
+        #[pyo3(from_py_with = arguments::reported_tokens)] output_tokens: u64,
+        served_by: Option<&str>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        self.event(now, |core, now| core.progress(now, turn, output_tokens, served_by))
     }
 
-    #[pyo3(signature = (turn, output = None, *, output_tokens = None, cached_tokens = None, now = None))]
+    #[pyo3(signature = (turn, output = None, *, output_tokens = None, prompt_tokens = None, cached_tokens = None, served_by = None, keep = None, now = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn complete(
         &self,
         turn: &str,
         output: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = arguments::output_tokens)] output_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::prompt_tokens)] prompt_tokens: Option<u64>,
         #[pyo3(from_py_with = arguments::cached_tokens)] cached_tokens: Option<u64>,
+        served_by: Option<&str>,
+        #[pyo3(from_py_with = arguments::keep)] keep: Option<u32>,
         now: Option<f64>,
     ) -> PyResult<Outcome> {
-        let output = output.map(|object| tokens::read(object, "output")).transpose()?;
-        let now = time(now)?;
-        let outcome =
-            self.lock()?.complete(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens, ..Completion::default() });
-        outcome.map(Outcome).map_err(to_py)
+        let outputs = ending::outputs(output)?;
+        let output = ending::views(outputs.as_ref());
+        let completion =
+            Completion { output: output.as_deref(), output_tokens, prompt_tokens, cached_tokens, served_by, keep, ..Completion::default() };
+        self.event(now, |core, now| core.complete(now, turn, &completion))
     }
 
-    #[pyo3(signature = (turn, output = None, *, output_tokens = None, cached_tokens = None, now = None))]
+    #[pyo3(signature = (turn, output = None, *, output_tokens = None, prompt_tokens = None, cached_tokens = None, served_by = None, keep = None, reason = "cancelled", retry = false, now = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn abort(
         &self,
         turn: &str,
         output: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = arguments::output_tokens)] output_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::prompt_tokens)] prompt_tokens: Option<u64>,
         #[pyo3(from_py_with = arguments::cached_tokens)] cached_tokens: Option<u64>,
+        served_by: Option<&str>,
+        #[pyo3(from_py_with = arguments::keep)] keep: Option<u32>,
+        reason: &str,
+        retry: bool,
         now: Option<f64>,
     ) -> PyResult<Outcome> {
-        let output = output.map(|object| tokens::read(object, "output")).transpose()?;
-        let now = time(now)?;
-        let outcome = self.lock()?.abort(now, turn, &Completion { output: output.as_deref(), output_tokens, cached_tokens, ..Completion::default() });
-        outcome.map(Outcome).map_err(to_py)
+        let (outputs, cause) = (ending::outputs(output)?, ending::cause(reason)?);
+        let output = ending::views(outputs.as_ref());
+        let completion =
+            Completion { output: output.as_deref(), grown: None, output_tokens, prompt_tokens, cached_tokens, served_by, keep, cause, retry };
+        self.event(now, |core, now| core.abort(now, turn, &completion))
     }
 
     #[pyo3(signature = (session, child, *, now = None))]
     fn fork(&self, session: &str, child: &str, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.fork(now, session, child);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.fork(now, session, child))
+    }
+
+    #[pyo3(signature = (session, *, idle_s = None, expected_tokens = None, priority = None, now = None))]
+    fn hint(
+        &self,
+        session: &str,
+        idle_s: Option<f64>,
+        #[pyo3(from_py_with = arguments::expected_tokens)] expected_tokens: Option<u64>,
+        #[pyo3(from_py_with = arguments::optional_priority)] priority: Option<i32>,
+        now: Option<f64>,
+    ) -> PyResult<Outcome> {
+        let idle = idle_s.map(|seconds| duration("idle_s", Some(seconds)).map(|gap| gap.unwrap_or(Nanos::MAX))).transpose()?;
+        self.event(now, |core, now| core.hint(now, session, &Hint { idle, expected_tokens, priority }))
     }
 
     #[pyo3(signature = (session, *, completed = true, now = None))]
     fn end_session(&self, session: &str, completed: bool, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.end_session(now, session, completed);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.end_session(now, session, completed))
     }
 
     #[pyo3(signature = (replica, *, now = None))]
     fn add_replica(&self, replica: &Bound<'_, PyAny>, now: Option<f64>) -> PyResult<Outcome> {
         let replica = arguments::replica(replica)?;
-        let now = time(now)?;
-        let outcome = self.lock()?.add_replica(now, &replica);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.add_replica(now, &replica))
     }
 
     #[pyo3(signature = (replica, *, now = None))]
     fn set_replica(&self, replica: &Bound<'_, PyAny>, now: Option<f64>) -> PyResult<Outcome> {
         let replica = arguments::replica(replica)?;
-        let now = time(now)?;
-        let outcome = self.lock()?.set_replica(now, &replica);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.set_replica(now, &replica))
     }
 
     #[pyo3(signature = (name, *, now = None))]
     fn drain_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.drain_replica(now, name);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.drain_replica(now, name))
     }
 
     #[pyo3(signature = (name, *, now = None))]
     fn remove_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.remove_replica(now, name);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.remove_replica(now, name))
     }
 
     #[pyo3(signature = (replica, *, kv_fraction = None, running = None, waiting = None, preemptions_total = None, kv_tokens = None, now = None))]
@@ -281,23 +318,17 @@ impl Router {
         kv_tokens: Option<f64>,
         now: Option<f64>,
     ) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.observe(now, replica, &Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens });
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.observe(now, replica, &Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens }))
     }
 
     #[pyo3(signature = (owner, *, now = None))]
     fn owner_lost(&self, owner: &str, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.owner_lost(now, owner);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.owner_lost(now, owner))
     }
 
     #[pyo3(signature = (name, *, now = None))]
     fn lose_replica(&self, name: &str, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.lose_replica(now, name);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.lose_replica(now, name))
     }
 
     #[pyo3(signature = (version, *, mode = "flush", replica = None, now = None))]
@@ -314,9 +345,7 @@ impl Router {
             "salt" => WeightsMode::Salt,
             other => return Err(invalid("mode", format!("{other:?}"), "\"flush\", \"keep\" or \"salt\"")),
         };
-        let now = time(now)?;
-        let outcome = self.lock()?.weights_updated(now, version, mode, replica);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.weights_updated(now, version, mode, replica))
     }
 
     #[pyo3(signature = (replica, payload, *, sequence, rank = None, now = None))]
@@ -331,9 +360,7 @@ impl Router {
         let batch = turnout_wire::decode_batch(payload).map_err(payload_error)?;
         let rank = rank.or(batch.rank).unwrap_or(0);
         let device = turnout_wire::DeviceEvents::from(batch);
-        let now = time(now)?;
-        let outcome = self.lock()?.cache_events(now, replica, rank, sequence, &device.events());
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.cache_events(now, replica, rank, sequence, &device.events()))
     }
 
     #[pyo3(signature = (replica, *, rank = 0, next_sequence = 0, now = None))]
@@ -344,23 +371,17 @@ impl Router {
         #[pyo3(from_py_with = arguments::next_sequence)] next_sequence: u64,
         now: Option<f64>,
     ) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.reset_feed(now, replica, rank, next_sequence);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.reset_feed(now, replica, rank, next_sequence))
     }
 
     #[pyo3(signature = (replica, *, now = None))]
     fn end_feeds(&self, replica: &str, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.end_feeds(now, replica);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.end_feeds(now, replica))
     }
 
     #[pyo3(signature = (*, now = None))]
     fn tick(&self, now: Option<f64>) -> PyResult<Outcome> {
-        let now = time(now)?;
-        let outcome = self.lock()?.tick(now);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.tick(now))
     }
 
     fn drain(&self) -> PyResult<Vec<Decision>> {
@@ -385,17 +406,13 @@ impl Router {
         now: Option<f64>,
     ) -> PyResult<Outcome> {
         let limits = limits::read(fields, replicas, workloads)?;
-        let now = time(now)?;
-        let outcome = self.lock()?.set_limits(now, &limits, step);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.set_limits(now, &limits, step))
     }
 
     #[pyo3(signature = (after_s, *, now = None))]
     fn expect_callers(&self, after_s: f64, now: Option<f64>) -> PyResult<Outcome> {
         let after = duration("after_s", Some(after_s))?.unwrap_or(u64::MAX);
-        let now = time(now)?;
-        let outcome = self.lock()?.expect_callers(now, after);
-        outcome.map(Outcome).map_err(to_py)
+        self.event(now, |core, now| core.expect_callers(now, after))
     }
 
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -467,16 +484,4 @@ impl Router {
         let names = self.lock()?.workloads();
         PyTuple::new(py, names.iter().map(|name| &**name))
     }
-}
-
-/// Does the events of a journal again and compares the answers.
-#[pyfunction]
-pub(crate) fn replay<'py>(py: Python<'py>, journal: &[u8]) -> PyResult<Bound<'py, PyDict>> {
-    let done = turnout_core::record::journal::replay(journal).map_err(to_py)?;
-    let dict = PyDict::new(py);
-    dict.set_item("events", done.events)?;
-    dict.set_item("decisions", done.decisions)?;
-    dict.set_item("record_bytes", done.record_bytes)?;
-    dict.set_item("torn_bytes", done.torn_bytes)?;
-    Ok(dict)
 }

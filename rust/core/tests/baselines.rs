@@ -139,7 +139,7 @@ fn dynamo_weighs_prefill_against_blocks_held() {
         let mut fleet = Fleet::new("dynamo", &[("overlap_weight", weight)], 0);
         for (session, first, tokens, replica) in [("x", 0, 300, "b"), ("y", 10_000, 120, "a"), ("z", 20_000, 150, "c")] {
             let turn = fleet.submit_to(session, first, tokens, Some(replica));
-            fleet.router.progress(0, &turn.turn, 0).unwrap();
+            fleet.router.progress(0, &turn.turn, 0, None).unwrap();
         }
         let tail: Vec<u32> = (0..100).chain(30_000..30_100).collect();
         let prompt = fleet.router.hasher().prompt(&tail);
@@ -158,7 +158,7 @@ fn dynamo_counts_the_prefill_that_is_queued() {
     // 200 tokens at 100 a second: half of them are left after a second. a: 10 * (100 + 50) + 250; c holds 290 and nothing is queued.
     fleet.submit_to("x", 0, 200, Some("a"));
     let done = fleet.submit_to("z", 20_000, 290, Some("c"));
-    fleet.router.progress(0, &done.turn, 0).unwrap();
+    fleet.router.progress(0, &done.turn, 0, None).unwrap();
     fleet.submit_to("y", 10_000, 900, Some("b"));
     fleet.now = SECOND;
     let decision = fleet.submit("n", 30_000, 50);

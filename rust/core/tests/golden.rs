@@ -33,9 +33,9 @@ fn expected_growth() {
     fleet.limit(0, |limits| limits.growth_tokens = Some(vec![1_000.0]));
     let turn = fleet.submit(0, "a", "w", &[(0, 160)]);
     assert_eq!(fleet.books(0), (10.0, 33.0));
-    fleet.router.progress(1, &turn.turn, 500).unwrap();
+    fleet.router.progress(1, &turn.turn, 500, None).unwrap();
     assert_eq!(fleet.books(1), (42.0, 48.0));
-    fleet.router.progress(2, &turn.turn, 1_000).unwrap();
+    fleet.router.progress(2, &turn.turn, 1_000, None).unwrap();
     assert_eq!(fleet.books(2), (73.0, 73.0));
 }
 
@@ -394,11 +394,11 @@ fn a_replica_that_came_back_frees_nobody() {
     };
     let first = submit(&mut fleet.router, 1, only_r1);
     // It never completed a turn, but what it generated is its history.
-    fleet.router.abort(2, &first.turn, &Completion { output: Some(&[7; 16]), ..Completion::default() }).unwrap();
+    fleet.router.abort(2, &first.turn, &Completion { output: Some(&[&[7; 16]]), ..Completion::default() }).unwrap();
     for now in 3..20 {
         let next = submit(&mut fleet.router, now, None);
         assert_eq!((next.reason, next.replica.as_deref()), (Reason::Continuation, Some("r1")));
-        fleet.router.abort(now, &next.turn, &Completion { output: Some(&[7]), ..Completion::default() }).unwrap();
+        fleet.router.abort(now, &next.turn, &Completion { output: Some(&[&[7]]), ..Completion::default() }).unwrap();
     }
     fleet.router.audit().unwrap();
 }

@@ -24,7 +24,7 @@ fn append(router: &mut Router, session: &str, base_tokens: u64, tokens: &[u32]) 
 }
 
 fn complete(router: &mut Router, turn: &Decision, output: &[u32]) {
-    router.complete(0, &turn.turn, &Completion { output: Some(output), ..Completion::default() }).unwrap();
+    router.complete(0, &turn.turn, &Completion { output: Some(&[output]), ..Completion::default() }).unwrap();
 }
 
 fn index(replicas: usize) -> PrefixIndex {
@@ -126,7 +126,7 @@ fn surprises_are_counted() {
         let history_tokens = 320 + router.stats().completed - 1;
         let turn = append(&mut router, "s", history_tokens, &[1]).unwrap();
         assert!(turn.cached_tokens >= 304);
-        router.complete(0, &turn.turn, &Completion { cached_tokens: Some(cached), output: Some(&[]), ..Completion::default() }).unwrap();
+        router.complete(0, &turn.turn, &Completion { cached_tokens: Some(cached), output: Some(&[&[]]), ..Completion::default() }).unwrap();
         assert_eq!(router.stats().surprises, surprises);
     }
     // A policy sees the sums: three continuations, 320 tokens forecast for each, 0, 32 and 320 of them missing.
@@ -233,7 +233,7 @@ fn expected_confirmed_taken_back() {
     let second = submit(&mut router, "b", &tokens(0, 97));
     router.abort(0, &second.turn, &Completion::default()).unwrap();
     assert_eq!(held(&router, 100), 64, "what the other turn expects stays");
-    router.progress(0, &first.turn, 1).unwrap();
+    router.progress(0, &first.turn, 1, None).unwrap();
     router.abort(0, &first.turn, &Completion::default()).unwrap();
     assert_eq!(held(&router, 100), 64, "it was confirmed");
     let third = submit(&mut router, "c", &tokens(5_000, 65));
@@ -252,10 +252,10 @@ fn running_turns_are_never_evicted() {
     complete(&mut router, &idle, &[]);
     let running = submit(&mut router, "running", &tokens(10_000, 800));
     // 480 + 800 fit beside 320 tokens of output; the next 160 evict the idle session's tail.
-    router.progress(0, &running.turn, 320).unwrap();
+    router.progress(0, &running.turn, 320, None).unwrap();
     let held = |router: &Router, session: &str| router.peek_session(session).unwrap().first().map_or(0, |holder| holder.1);
     assert_eq!(held(&router, "idle"), 480);
-    router.progress(0, &running.turn, 480).unwrap();
+    router.progress(0, &running.turn, 480, None).unwrap();
     assert_eq!((held(&router, "idle"), router.stats().lost_tokens), (320, 160));
     let more = submit(&mut router, "more", &tokens(20_000, 800));
     assert_eq!((held(&router, "idle"), router.stats().lost_tokens), (0, 480));

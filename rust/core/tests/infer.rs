@@ -36,7 +36,7 @@ fn submit(router: &mut Router, now: u64, turn: Option<(&str, u32)>, workload: Op
 }
 
 fn complete(router: &mut Router, now: u64, decision: &Decision, output: &[u32]) {
-    router.complete(now, &decision.turn, &Completion { output: Some(output), ..Completion::default() }).unwrap();
+    router.complete(now, &decision.turn, &Completion { output: Some(&[output]), ..Completion::default() }).unwrap();
     router.audit().unwrap();
 }
 

@@ -124,6 +124,6 @@ fn nonsense_is_no_snapshot() {
     let router = Caller::new(1).router.snapshot();
     let mut future = router.clone();
     future[8] = 99;
-    assert_eq!(Router::restore(&future).unwrap_err().to_string(), "record: snapshot of a router of format version 99, accepted is 2");
+    assert_eq!(Router::restore(&future).unwrap_err().to_string(), "record: snapshot of a router of format version 99, accepted is 3");
     assert!(replay(&router).unwrap_err().to_string().contains("no journal"));
 }

@@ -370,7 +370,7 @@ impl Simulation {
                 Event::FirstToken { id, cached_tokens } => self.first_token(id, cached_tokens)?,
                 Event::Progress { id, output_tokens } => {
                     let turn = self.plays[&id].turn_name.clone();
-                    self.router.progress(self.now, &turn, output_tokens)?;
+                    self.router.progress(self.now, &turn, output_tokens, None)?;
                 }
                 Event::Preempted { id } => {
                     let session = self.plays[&id].session;
@@ -393,7 +393,7 @@ impl Simulation {
         counts.prompt_tokens += self.config.scenario.turn_prompt_tokens[play.turn] as u64;
         counts.cached_tokens += cached_tokens;
         counts.reprefill_tokens += (play.reusable_tokens / block * block).saturating_sub(cached_tokens);
-        self.router.progress(self.now, &turn, 1)?;
+        self.router.progress(self.now, &turn, 1, None)?;
         Ok(())
     }
 
@@ -402,12 +402,13 @@ impl Simulation {
         let scenario = self.config.scenario.clone();
         if scenario.turn_output_tokens[self.plays[&id].turn] == 1 {
             // The only token is the first one: nobody has told of it yet.
-            self.router.progress(self.now, &turn, 1)?;
+            self.router.progress(self.now, &turn, 1, None)?;
         }
         self.by_turn.remove(&turn);
         let play = self.plays.get_mut(&id).expect("a running turn is played");
         let (prompt, output) = (scenario.turn_prompt_tokens[play.turn], scenario.turn_output_tokens[play.turn]);
-        let completion = Completion { output: Some(play.path.output(prompt as usize)), cached_tokens: Some(cached_tokens), ..Completion::default() };
+        let completion =
+            Completion { output: Some(&[play.path.output(prompt as usize)]), cached_tokens: Some(cached_tokens), ..Completion::default() };
         self.router.complete(self.now, &turn, &completion)?;
         let counts = &mut self.counts[scenario.session_workload[play.session] as usize];
         counts.turns += 1;

@@ -12,7 +12,7 @@ use turnout_core::index::CacheEvent;
 use turnout_core::prefix_index::{HistoryId, PrefixIndex, PrefixIndexConfig};
 use turnout_core::prompt::HashKey;
 use turnout_core::router::Router;
-use turnout_core::router::types::{Completion, Metrics, ReplicaConfig, RouterConfig, Submit, TurnInput, WeightsMode, WorkloadConfig};
+use turnout_core::router::types::{Cause, Completion, Metrics, ReplicaConfig, RouterConfig, Submit, TurnInput, WeightsMode, WorkloadConfig};
 
 /// Operations in one history.
 const OPERATIONS: u32 = 120;
@@ -225,11 +225,17 @@ fn router_history(seed: u64, restoring: bool) -> Result<u64, String> {
         };
         let (session, turn, replica) = (dice.pick(&SESSIONS), dice.pick(&TURNS), dice.pick(&REPLICAS));
         let tokens = dice.tokens();
+        let lists = vec![&tokens[..]; if dice.chance(4) { dice.below(3) as usize } else { 1 }];
         let completion = Completion {
-            output: (!dice.chance(2)).then_some(&tokens[..]),
+            output: (!dice.chance(2)).then_some(&lists[..]),
             output_tokens: (!dice.chance(3)).then(|| dice.number()),
             cached_tokens: (!dice.chance(3)).then(|| dice.number()),
-            ..Completion::default()
+            prompt_tokens: dice.chance(4).then(|| dice.number()),
+            served_by: dice.chance(4).then_some(replica),
+            keep: dice.chance(3).then(|| dice.below(3) as u32),
+            cause: Cause::NAMES[dice.below(4) as usize].1,
+            retry: dice.chance(3),
+            grown: None,
         };
         let answer = match dice.below(21) {
             0..6 => {
@@ -246,6 +252,11 @@ fn router_history(seed: u64, restoring: bool) -> Result<u64, String> {
                     at: dice.chance(9).then(|| dice.pick(&REPLICAS)),
                     bias: if dice.chance(8) { &bias } else { &[] },
                     priority: dice.next() as i32,
+                    samples: if dice.chance(4) { dice.below(4) as u32 } else { 1 },
+                    group: dice.chance(4).then(|| dice.pick(&SESSIONS)),
+                    group_size: dice.chance(6).then(|| dice.below(5) as u32),
+                    expected_tokens: dice.chance(4).then(|| dice.number()),
+                    avoid: if dice.chance(4) { std::slice::from_ref(&replica) } else { &[] },
                     turn: (!dice.chance(4)).then_some(turn),
                     attempt: dice.below(3) as u32,
                     session: (!dice.chance(4)).then_some(session),
@@ -261,7 +272,7 @@ fn router_history(seed: u64, restoring: bool) -> Result<u64, String> {
             }
             6 | 7 => write!(text, "{:?}", router.complete(now, turn, &completion)),
             8 => write!(text, "{:?}", router.abort(now, turn, &completion)),
-            9 => write!(text, "{:?}", router.progress(now, turn, dice.number())),
+            9 => write!(text, "{:?}", router.progress(now, turn, dice.number(), dice.chance(4).then_some(replica))),
             10 => write!(text, "{:?}", router.end_session(now, session, dice.chance(2))),
             11 => write!(text, "{:?}", router.fork(now, session, dice.pick(&SESSIONS))),
             12 if dice.chance(2) => write!(text, "{:?}", router.lose_replica(now, replica)),

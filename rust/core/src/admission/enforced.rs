@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::admission::line::Order;
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -21,6 +22,7 @@ pub(crate) struct ReplicaLimits {
     pub(crate) cost_prefill: f64,
     pub(crate) cost_backlog: f64,
     pub(crate) cost_decode: f64,
+    pub(crate) cost_spread: f64,
     /// By workload.
     pub(crate) workload_cap: Vec<u64>,
     /// By workload.
@@ -32,6 +34,7 @@ pub(crate) struct ReplicaLimits {
 pub(crate) struct WorkloadLimits {
     pub(crate) growth_tokens: u64,
     pub(crate) output_tokens: u64,
+    pub(crate) order: Order,
     /// What one first admission adds to the virtual time: price / weight.
     pub(crate) toll: f64,
     pub(crate) share: f64,
@@ -44,7 +47,8 @@ pub(crate) struct WorkloadLimits {
 }
 
 impl WorkloadLimits {
-    const UNLIMITED: Self = Self { growth_tokens: 0, output_tokens: 0, toll: 1.0, share: 1.0, asked: 0, guarantee: 0, limit: UNBOUNDED_BLOCKS };
+    const UNLIMITED: Self =
+        Self { growth_tokens: 0, output_tokens: 0, order: Order::Fifo, toll: 1.0, share: 1.0, asked: 0, guarantee: 0, limit: UNBOUNDED_BLOCKS };
 }
 
 /// Limits in force.
@@ -73,6 +77,7 @@ impl ReplicaLimits {
             cost_prefill: 2.0,
             cost_backlog: 1.0,
             cost_decode: 1.0,
+            cost_spread: 0.0,
             workload_cap: vec![u64::MAX; workloads],
             lease: vec![0; workloads],
         }
@@ -164,6 +169,7 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
         let read = |values: &Option<Vec<f64>>, default: f64| values.as_ref().map_or(default, |values| values[column]);
         row.growth_tokens = (read(&limits.growth_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
         row.output_tokens = (read(&limits.output_tokens, 0.0).round() as u64).min(MAX_SEQUENCE_TOKENS);
+        row.order = limits.order.as_ref().map_or(Ok(Order::Fifo), |names| order(&names[column], name))?;
         let weight = read(&limits.weight, 1.0);
         row.toll = read(&limits.price, 1.0) / weight;
         row.share = read(&limits.share, weight);
@@ -199,6 +205,7 @@ pub(crate) fn compile(limits: &Limits, step: i64, rows: &[Row], workloads: &[Arc
             compiled.cost_prefill = read(&limits.cost_prefill).unwrap_or(compiled.cost_prefill);
             compiled.cost_backlog = read(&limits.cost_backlog).unwrap_or(compiled.cost_backlog);
             compiled.cost_decode = read(&limits.cost_decode).unwrap_or(compiled.cost_decode);
+            compiled.cost_spread = read(&limits.cost_spread).unwrap_or(compiled.cost_spread);
             for (w, name) in workloads.iter().enumerate() {
                 let Some(column) = limits.workloads.iter().position(|other| other == name) else { continue };
                 let cell = |values: &Option<Vec<f64>>| values.as_ref().map(|values| values[at * table.columns + column]);
@@ -231,6 +238,10 @@ impl Table<'_> {
         }
         let l = self.limits;
         let (r, w) = (&l.replicas[..], &l.workloads[..]);
+        if let Some(names) = l.order.as_ref().filter(|names| names.len() != w.len()) {
+            let value = format!("{} values", names.len());
+            return Err(Error::Policy { field: "order", index: String::new(), value, accepted: "one value per row of its shape" });
+        }
         let none: &[Arc<str>] = &[];
         let unbounded = |value: f64| value >= 0.0;
         let finite = |value: f64| value >= 0.0 && value.is_finite();
@@ -251,6 +262,7 @@ impl Table<'_> {
         column("cost_prefill", l.cost_prefill.as_deref(), r, None, finite, FINITE)?;
         column("cost_backlog", l.cost_backlog.as_deref(), r, None, finite, FINITE)?;
         column("cost_decode", l.cost_decode.as_deref(), r, None, finite, FINITE)?;
+        column("cost_spread", l.cost_spread.as_deref(), r, None, finite, FINITE)?;
         column("bypass", l.bypass.as_ref().map(std::slice::from_ref), none, None, unbounded, UNBOUNDED)?;
         column(
             "lookahead",
@@ -261,6 +273,15 @@ impl Table<'_> {
             "a whole number of at least 1",
         )
     }
+}
+
+fn order(name: &str, workload: &Arc<str>) -> Result<Order> {
+    Order::NAMES.iter().find(|known| known.0 == name).map(|known| known.1).ok_or_else(|| Error::Policy {
+        field: "order",
+        index: workload.to_string(),
+        value: format!("{name:?}"),
+        accepted: "fifo, longest_first or shortest_first",
+    })
 }
 
 /// Checks the shape and every value of one field. No rows = a scalar.
@@ -292,6 +313,6 @@ fn column(
     Err(Error::Policy { field, index, value: values[at].to_string(), accepted })
 }
 
-record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, workload_cap, lease });
-record!(WorkloadLimits { growth_tokens, output_tokens, toll, share, asked, guarantee, limit });
+record!(ReplicaLimits { session_cap, turn_cap, ceiling, overflow, cost_prefill, cost_backlog, cost_decode, cost_spread, workload_cap, lease });
+record!(WorkloadLimits { growth_tokens, output_tokens, order, toll, share, asked, guarantee, limit });
 record!(Enforced { step, replicas, workloads, bypass, lookahead, placement, sticky, shed });

@@ -5,8 +5,24 @@ use std::collections::BTreeSet;
 use crate::record::codec::record;
 
 /// Order inside a workload: paused sessions first, then new ones (`true`); among them the highest priority (negated here), then
-/// by first admission or submit, then by slot.
-pub(crate) type Place = (bool, i64, u64, u32);
+/// by expected length where the policy wants that, by first admission or submit, and by slot.
+pub(crate) type Place = (bool, i64, u64, u64, u32);
+
+/// What decides between turns of one priority, before the order in which they came.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    #[default]
+    Fifo,
+    LongestFirst,
+    ShortestFirst,
+}
+
+impl Order {
+    pub(crate) const NAMES: [(&'static str, Self); 3] =
+        [("fifo", Self::Fifo), ("longest_first", Self::LongestFirst), ("shortest_first", Self::ShortestFirst)];
+}
+
+record!(Order as order: Fifo = 0, LongestFirst = 1, ShortestFirst = 2);
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -61,12 +77,12 @@ impl Line {
 
     /// The first turns of a workload.
     pub(crate) fn head(&self, workload: u32, turns: usize) -> impl Iterator<Item = u32> + '_ {
-        self.queues[workload as usize].turns.iter().take(turns).map(|place| place.3)
+        self.queues[workload as usize].turns.iter().take(turns).map(|place| place.4)
     }
 
     /// Every held turn.
     pub(crate) fn all(&self) -> Vec<u32> {
-        self.queues.iter().flat_map(|queue| queue.turns.iter().map(|place| place.3)).collect()
+        self.queues.iter().flat_map(|queue| queue.turns.iter().map(|place| place.4)).collect()
     }
 
     pub(crate) fn virtual_time(&self, workload: u32) -> f64 {

@@ -50,6 +50,11 @@ pub struct Limits {
     pub cost_backlog: Option<Vec<f64>>,
     /// (R,) weight of the seconds by which the replica's charge slows the decode of the turn; 1 by default.
     pub cost_decode: Option<Vec<f64>>,
+    /// (R,) weight of the seconds by which the turns of its own group that run on the replica slow the decode of a turn; 0 by default.
+    pub cost_spread: Option<Vec<f64>>,
+    /// (W,) what decides between held turns of one priority, before the order in which they came: `fifo` (the default), `longest_first`
+    /// or `shortest_first` by expected output.
+    pub order: Option<Vec<Arc<str>>>,
     /// How the replicas that may take a new or paused session are ranked: `cost` (the default), `round_robin`, `least_loaded`,
     /// `cache_aware`, `dynamo` or `hash`.
     pub placement: Option<Arc<str>>,
@@ -80,6 +85,8 @@ record!(Limits {
     cost_prefill,
     cost_backlog,
     cost_decode,
+    cost_spread,
+    order,
     placement,
     placement_args,
     shed

@@ -1,5 +1,9 @@
 //! What is learned about workloads. Estimates feed the fleet view only; decisions depend on limits, never on these.
 
+mod gaps;
+
+pub(crate) use gaps::Gaps;
+
 use crate::record::codec::record;
 use crate::router::types::WorkloadConfig;
 use crate::sessions::Meter;
@@ -43,9 +47,11 @@ pub(crate) struct Estimator {
     length: f64,
     block_seconds: f64,
     residency: f64,
+    active: f64,
     turns: f64,
     output: f64,
     output_squares: f64,
+    pub(crate) gaps: Gaps,
     /// Finished sessions, not faded.
     pub(crate) samples: u64,
 }
@@ -72,6 +78,13 @@ pub(crate) struct Estimates {
     pub(crate) residency_s: f64,
     /// Mean of tokens times seconds of a session (Z = k T).
     pub(crate) token_seconds: f64,
+    /// Mean time with a turn that runs.
+    pub(crate) active_s: f64,
+    /// Mean time between two turns, and the 0.95 quantile of it.
+    pub(crate) gap_s: f64,
+    pub(crate) gap_p95_s: f64,
+    /// Share of turns that were followed by another.
+    pub(crate) continue_fraction: f64,
 }
 
 /// A session that has not ended, as the estimators see it.
@@ -79,6 +92,9 @@ pub(crate) struct Live {
     pub(crate) residency_s: f64,
     pub(crate) block_seconds: f64,
     pub(crate) growth_tokens: f64,
+    pub(crate) active_s: f64,
+    /// How long it has been between two turns, where it is.
+    pub(crate) gap: Option<Nanos>,
 }
 
 impl Estimator {
@@ -89,7 +105,7 @@ impl Estimator {
 
     /// Notes a finished session.
     pub(crate) fn session(&mut self, meter: &Meter, grown_tokens: u64, final_tokens: u64) {
-        for sum in [&mut self.sessions, &mut self.growth, &mut self.length, &mut self.block_seconds, &mut self.residency] {
+        for sum in [&mut self.sessions, &mut self.growth, &mut self.length, &mut self.block_seconds, &mut self.residency, &mut self.active] {
             *sum *= FADE;
         }
         self.sessions += 1.0;
@@ -97,6 +113,7 @@ impl Estimator {
         self.length += final_tokens as f64;
         self.block_seconds += meter.block_ns_completed as f64 / 1e9;
         self.residency += seconds(meter.charged_ns_completed);
+        self.active += seconds(meter.active_ns_completed);
         self.samples += 1;
     }
 
@@ -112,7 +129,7 @@ impl Estimator {
 
     /// Halves the weight of what was learned: other weights behave otherwise.
     pub(crate) fn weights_updated(&mut self) {
-        for sum in [&mut self.sessions, &mut self.growth, &mut self.length, &mut self.block_seconds, &mut self.residency] {
+        for sum in [&mut self.sessions, &mut self.growth, &mut self.length, &mut self.block_seconds, &mut self.residency, &mut self.active] {
             *sum *= 0.5;
         }
     }
@@ -129,6 +146,8 @@ impl Estimator {
             prior_seconds + self.residency + live_seconds,
         );
         let residency = self.censored(self.prior.residency_s, self.residency, live.iter().map(|session| session.residency_s));
+        let active = self.censored(0.0, self.active, live.iter().map(|session| session.active_s));
+        let (gap_s, gap_p95_s) = self.gaps.read(live.iter().filter_map(|session| session.gap));
         let growth = self.censored(self.prior.growth_tokens, self.growth, live.iter().map(|session| session.growth_tokens));
         Estimates {
             context_tokens: context,
@@ -137,6 +156,10 @@ impl Estimator {
             output_tokens: ratio(self.output_squares, 2.0 * self.output),
             residency_s: residency,
             token_seconds: context * residency,
+            active_s: active,
+            gap_s,
+            gap_p95_s,
+            continue_fraction: self.gaps.continue_fraction(),
         }
     }
 
@@ -154,5 +177,5 @@ fn ratio(numerator: f64, denominator: f64) -> f64 {
 }
 
 record!(Rate { per_second, at });
-record!(Estimator { prior, sessions, length, growth, block_seconds, residency, turns, output, output_squares, samples });
+record!(Estimator { prior, sessions, length, growth, block_seconds, residency, active, turns, output, output_squares, gaps, samples });
 record!(Prior { context_tokens, growth_tokens, residency_s });

@@ -31,11 +31,18 @@ pub(crate) struct Load {
     pub(crate) charge_tokens: u64,
 }
 
+impl Load {
+    /// Seconds by which so many tokens of KV beside it make the decode of a turn longer.
+    pub(crate) fn decode_s(&self, kv_tokens: f64, output_tokens: u64) -> f64 {
+        output_tokens as f64 * kv_tokens * self.decode_s_per_kv_token
+    }
+}
+
 /// Seconds until the turn is served, weighted: queued prefill, own prefill (reclaimed tokens will have to be computed again,
 /// so they count like own ones), and the decode slowed by everything that is charged there.
 pub(crate) fn cost(load: &Load, limits: &ReplicaLimits, uncached_tokens: u64, reclaimed_tokens: u64, output_tokens: u64) -> f64 {
     let prefill = (uncached_tokens + reclaimed_tokens) as f64 / load.prefill_tokens_per_s;
-    let decode = output_tokens as f64 * load.charge_tokens as f64 * load.decode_s_per_kv_token;
+    let decode = load.decode_s(load.charge_tokens as f64, output_tokens);
     limits.cost_backlog * load.backlog_s + limits.cost_prefill * prefill + limits.cost_decode * decode
 }
 

@@ -384,7 +384,7 @@ macro_rules! tuples {
         })*
     };
 }
-tuples!((A, B), (A, B, C), (A, B, C, D));
+tuples!((A, B), (A, B, C), (A, B, C, D), (A, B, C, D, E));
 
 /// A checksum against damage, not against an attacker.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {

@@ -4,7 +4,7 @@ use super::codec::{Damaged, Reader, Record, Taken, record};
 use crate::control::limits::Limits;
 use crate::index::CacheEvent;
 use crate::prompt::Prompt;
-use crate::router::types::{Metrics, ReplicaConfig, WeightsMode};
+use crate::router::types::{Cause, Hint, Metrics, ReplicaConfig, WeightsMode};
 use crate::units::Nanos;
 
 /// Declares the events: number, name, and fields. Writing, reading and naming follow from the one list.
@@ -47,7 +47,7 @@ events! {
     0 Tick "tick" {}
     1 Submit "submit" { request: Request }
     2 Choose "choose" { request: Request }
-    3 Progress "progress" { turn: String, output_tokens: u64 }
+    3 Progress "progress" { turn: String, output_tokens: u64, served_by: Option<String> }
     4 Complete "complete" { turn: String, end: End }
     5 Abort "abort" { turn: String, end: End }
     6 Fork "fork" { session: String, child: String }
@@ -67,6 +67,7 @@ events! {
     20 View "view" {}
     21 Drain "drain" {}
     23 Rescan "rescan" {}
+    24 Hint "hint" { session: String, hint: Hint }
     22 ExpectCallers "expect_callers" { after: Nanos }
 }
 
@@ -81,8 +82,13 @@ pub(super) struct Request {
     pub(super) namespace: Option<String>,
     pub(super) input: Input,
     pub(super) max_new_tokens: Option<u64>,
+    pub(super) samples: u32,
+    pub(super) group: Option<String>,
+    pub(super) group_size: Option<u32>,
+    pub(super) expected_tokens: Option<u64>,
     pub(super) priority: i32,
     pub(super) candidates: Option<Vec<String>>,
+    pub(super) avoid: Vec<String>,
     pub(super) at: Option<String>,
     pub(super) bias: Vec<(String, f64)>,
     pub(super) owner: Option<String>,
@@ -99,8 +105,13 @@ record!(Request {
     namespace,
     input,
     max_new_tokens,
+    samples,
+    group,
+    group_size,
+    expected_tokens,
     priority,
     candidates,
+    avoid,
     at,
     bias,
     owner,
@@ -193,12 +204,17 @@ impl Record for Input {
 /// What is known when a turn ends.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct End {
-    pub(super) grown: Option<Blocks>,
+    pub(super) grown: Option<Vec<Blocks>>,
     pub(super) output_tokens: Option<u64>,
+    pub(super) prompt_tokens: Option<u64>,
     pub(super) cached_tokens: Option<u64>,
+    pub(super) served_by: Option<String>,
+    pub(super) keep: Option<u32>,
+    pub(super) cause: Cause,
+    pub(super) retry: bool,
 }
 
-record!(End { grown, output_tokens, cached_tokens });
+record!(End { grown, output_tokens, prompt_tokens, cached_tokens, served_by, keep, cause, retry });
 
 /// A change of an engine's cache. Its tokens are those that the engine published.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::index::CacheEvent;
 use crate::prompt::Prompt;
 use crate::router::Router;
-use crate::router::types::{Completion, Decision, Metrics, Outcome, ReplicaConfig, Submit, TurnInput, WeightsMode};
+use crate::router::types::{Completion, Decision, Hint, Metrics, Outcome, ReplicaConfig, Submit, TurnInput, WeightsMode};
 use crate::units::{MAX_NANOS, Nanos};
 
 /// A router whose events can be written down.
@@ -160,15 +160,16 @@ impl Recorder {
     ///
     /// # Errors
     /// Those of [`Router::progress`].
-    pub fn progress(&mut self, now: Nanos, turn: &str, output_tokens: u64) -> Result<Outcome> {
+    pub fn progress(&mut self, now: Nanos, turn: &str, output_tokens: u64, served_by: Option<&str>) -> Result<Outcome> {
         let now = self.inside(now);
-        self.run(now, || Event::Progress { turn: turn.into(), output_tokens }, |router| router.progress(now, turn, output_tokens))
+        let event = || Event::Progress { turn: turn.into(), output_tokens, served_by: served_by.map(Into::into) };
+        self.run(now, event, |router| router.progress(now, turn, output_tokens, served_by))
     }
 
-    /// The output of a turn, hashed for the journal where the router would index it.
-    fn hashed_output(&self, turn: &str, completion: &Completion<'_>) -> Hashed {
+    /// The outputs of a turn, hashed for the journal where the router would index them.
+    fn hashed_output(&self, turn: &str, completion: &Completion<'_>) -> Option<Vec<Prompt>> {
         let (Some(output), Some(_)) = (completion.output, &self.journal) else { return None };
-        self.router.prompt_tail(turn).map(|tail| self.router.hasher().continued(tail, output))
+        self.router.prompt_tail(turn).map(|tail| output.iter().map(|ids| self.router.hasher().continued(tail, ids)).collect())
     }
 
     fn end_with(
@@ -184,9 +185,18 @@ impl Recorder {
             return call(&mut self.router, now, turn, completion);
         }
         let grown = self.hashed_output(turn, completion);
-        let output_tokens = completion.output.map(|ids| ids.len() as u64).or(completion.output_tokens);
-        let completion = Completion { output: None, grown: grown.as_ref(), output_tokens, cached_tokens: completion.cached_tokens };
-        let end = || End { grown: grown.as_ref().map(|grown| Blocks::of(grown, 0)), output_tokens, cached_tokens: completion.cached_tokens };
+        let output_tokens = completion.output.map(|lists| lists.iter().map(|ids| ids.len() as u64).sum()).or(completion.output_tokens);
+        let completion = Completion { output: None, grown: grown.as_deref(), output_tokens, ..*completion };
+        let end = || End {
+            grown: grown.as_ref().map(|lists| lists.iter().map(|grown| Blocks::of(grown, 0)).collect()),
+            output_tokens,
+            prompt_tokens: completion.prompt_tokens,
+            cached_tokens: completion.cached_tokens,
+            served_by: completion.served_by.map(Into::into),
+            keep: completion.keep,
+            cause: completion.cause,
+            retry: completion.retry,
+        };
         self.run(now, || make(turn.into(), end()), |router| call(router, now, turn, &completion))
     }
 
@@ -213,6 +223,15 @@ impl Recorder {
     pub fn fork(&mut self, now: Nanos, session: &str, child: &str) -> Result<Outcome> {
         let now = self.inside(now);
         self.run(now, || Event::Fork { session: session.into(), child: child.into() }, |router| router.fork(now, session, child))
+    }
+
+    /// See [`Router::hint`].
+    ///
+    /// # Errors
+    /// Those of [`Router::hint`].
+    pub fn hint(&mut self, now: Nanos, session: &str, hint: &Hint) -> Result<Outcome> {
+        let now = self.inside(now);
+        self.run(now, || Event::Hint { session: session.into(), hint: *hint }, |router| router.hint(now, session, hint))
     }
 
     /// See [`Router::end_session`].

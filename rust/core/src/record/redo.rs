@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use super::codec::Damaged;
 use super::events::{Blocks, CacheChange, Event, Input, Request};
 use super::journal::{answered, digest};
 use super::recorder::Recorder;
 use super::snapshot::refuse;
 use crate::error::Result;
 use crate::index::CacheEvent;
+use crate::prompt::Prompt;
 use crate::router::Router;
 use crate::router::types::{Completion, Decision, Submit, TurnInput};
 use crate::units::Nanos;
@@ -30,16 +32,28 @@ impl Recorder {
             }
             Event::View {} => return Ok(digest(&Ok(self.view(now).step))),
             Event::Complete { turn, end } | Event::Abort { turn, end } => {
-                let grown = end.grown.as_ref().map(|grown| grown.prompt(self.router.hasher().block_tokens(), &[]));
+                let block_tokens = self.router.hasher().block_tokens();
+                let hashed = |lists: &Vec<Blocks>| lists.iter().map(|grown| grown.prompt(block_tokens, &[])).collect();
+                let grown: Option<std::result::Result<Vec<Prompt>, Damaged>> = end.grown.as_ref().map(hashed);
                 let grown = grown.transpose().or_else(|damaged| refuse(damaged.0))?;
-                let completion =
-                    Completion { output: None, grown: grown.as_ref(), output_tokens: end.output_tokens, cached_tokens: end.cached_tokens };
+                let completion = Completion {
+                    output: None,
+                    grown: grown.as_deref(),
+                    output_tokens: end.output_tokens,
+                    prompt_tokens: end.prompt_tokens,
+                    cached_tokens: end.cached_tokens,
+                    served_by: end.served_by.as_deref(),
+                    keep: end.keep,
+                    cause: end.cause,
+                    retry: end.retry,
+                };
                 let call = if matches!(event, Event::Complete { .. }) { Router::complete } else { Router::abort };
                 call(&mut self.router, now, turn, &completion)
             }
-            Event::Progress { turn, output_tokens } => self.progress(now, turn, *output_tokens),
+            Event::Progress { turn, output_tokens, served_by } => self.progress(now, turn, *output_tokens, served_by.as_deref()),
             Event::Fork { session, child } => self.fork(now, session, child),
             Event::EndSession { session, completed } => self.end_session(now, session, *completed),
+            Event::Hint { session, hint } => self.hint(now, session, hint),
             Event::OwnerLost { owner } => self.owner_lost(now, owner),
             Event::AddReplica { replica } => self.add_replica(now, replica),
             Event::SetReplica { replica } => self.set_replica(now, replica),
@@ -83,6 +97,7 @@ impl Recorder {
             _ => return refuse("a submit without what it asks"),
         };
         let candidates: Option<Vec<&str>> = request.candidates.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let avoid: Vec<&str> = request.avoid.iter().map(String::as_str).collect();
         let bias: Vec<(&str, f64)> = request.bias.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
         let submit = Submit {
             turn: request.turn.as_deref(),
@@ -93,8 +108,13 @@ impl Recorder {
             namespace: request.namespace.as_deref(),
             input,
             max_new_tokens: request.max_new_tokens,
+            samples: request.samples,
+            group: request.group.as_deref(),
+            group_size: request.group_size,
+            expected_tokens: request.expected_tokens,
             priority: request.priority,
             candidates: candidates.as_deref(),
+            avoid: &avoid,
             at: request.at.as_deref(),
             bias: &bias,
             owner: request.owner.as_deref(),
@@ -128,8 +148,13 @@ pub(super) fn request(router: &Router, submit: &Submit<'_>) -> Request {
         namespace: owned(submit.namespace),
         input,
         max_new_tokens: submit.max_new_tokens,
+        samples: submit.samples,
+        group: owned(submit.group),
+        group_size: submit.group_size,
+        expected_tokens: submit.expected_tokens,
         priority: submit.priority,
         candidates: submit.candidates.map(|names| names.iter().map(|&name| name.into()).collect()),
+        avoid: submit.avoid.iter().map(|&name| name.into()).collect(),
         at: owned(submit.at),
         bias: submit.bias.iter().map(|&(name, seconds)| (name.into(), seconds)).collect(),
         owner: owned(submit.owner),

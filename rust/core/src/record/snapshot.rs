@@ -10,7 +10,7 @@ use crate::prefix_index::PrefixIndex;
 use crate::router::Router;
 
 /// Version of the formats of snapshots and journals. Whatever changes what is stored raises it.
-pub const FORMAT_VERSION: u16 = 2;
+pub const FORMAT_VERSION: u16 = 3;
 
 const ROUTER: [u8; 8] = *b"turnoutR";
 const INDEX: [u8; 8] = *b"turnoutI";

@@ -24,6 +24,8 @@ impl Router {
             .and_then(|()| self.audit_states())
             .and_then(|()| self.audit_history_ends())
             .and_then(|()| self.audit_counters())
+            .and_then(|()| self.audit_groups())
+            .and_then(|()| self.audit_unended())
             .and_then(|()| self.audit_line())
             .map_err(|problem| Error::Internal { problem })
     }
@@ -76,7 +78,7 @@ impl Router {
             let Some(placement) = placed(turn) else { continue };
             let cell = &mut sums[placement.replica as usize * workloads + turn.workload as usize];
             cell.private += self.turn_private(slot);
-            cell.output += placement.output_tokens.div_ceil(self.block_tokens);
+            cell.output += turn.output_blocks(placement.output_tokens, self.block_tokens);
             cell.turns += 1;
             claim(placement.replica, turn.workload, turn.cursor);
         }
@@ -150,10 +152,19 @@ impl Router {
             }
         }
         let ends = |(slot, replica): (usize, &super::Replica)| {
-            let leases = &self.limits.replicas[slot].lease;
-            let idle = replica.idle.iter().zip(leases);
-            idle.flat_map(|(idle, &lease)| idle.iter().map(move |&(since, session)| (since.saturating_add(lease), session))).collect::<Vec<_>>()
+            let idle = replica.idle.iter().flatten();
+            idle.map(|&(_, session)| (self.lease_end(&self.limits, session, slot as u32), session)).collect::<Vec<_>>()
         };
+        for (slot, replica) in self.replicas.iter().enumerate() {
+            for (workload, idle) in replica.idle.iter().enumerate() {
+                let free = |&&(_, session): &&(u64, u32)| {
+                    self.sessions[session].gap.is_some() && self.lease_end(&self.limits, session, slot as u32) <= self.now
+                };
+                if !idle.iter().filter(free).eq(&replica.released[workload]) {
+                    return Err(format!("{:?}: not those of workload {workload} are released whom hints free", replica.config.name));
+                }
+            }
+        }
         let leases: BTreeSet<(u64, u32)> = self.replicas.iter().enumerate().flat_map(ends).filter(|end| end.0 > self.now).collect();
         if leases != self.leases {
             return Err(format!("{} leases run, {} are listed", leases.len(), self.leases.len()));
@@ -171,6 +182,11 @@ impl Router {
                 return Err("a turn that has ended is still to be confirmed".into());
             }
             let held = matches!(turn.state, TurnState::Held { .. });
+            if let TurnState::Held { place, .. } = turn.state
+                && (place.1, place.2) != (self.place_of(slot).1, self.place_of(slot).2)
+            {
+                return Err(format!("turn {:?} stands at {place:?}, it belongs at {:?}", turn.id, self.place_of(slot)));
+            }
             if line.contains(&slot) != held || self.silence.contains(&(turn.last_event, slot)) == held {
                 return Err(format!("turn {:?} is in the wrong list", turn.id));
             }
@@ -212,6 +228,12 @@ impl Router {
         }
         if self.sessions.len() != self.session_slots.len() || self.turns.len() != self.turn_slots.len() {
             return Err("a name table and its records differ in number".into());
+        }
+        let kept = self.sessions.iter().filter(|(_, session)| session.kept.is_some()).count();
+        if kept != self.retries.len()
+            || self.retries.iter().any(|(id, &slot)| self.sessions.get(slot).is_none_or(|s| s.kept.as_ref().is_none_or(|kept| kept.turn != *id)))
+        {
+            return Err(format!("{kept} places are kept, {} are found by their turns", self.retries.len()));
         }
         if self.sessions.len() == 0 && (self.ledger_total() > 0 || self.quiet.len() + self.silence.len() + self.deadlines.len() > 0) {
             return Err("everything has ended and something is left".into());

@@ -100,22 +100,24 @@ impl Router {
     }
 
     /// Lists an idle session, and the end of its lease where that is still to come.
-    fn rest(&mut self, session: u32) {
+    pub(super) fn rest(&mut self, session: u32) {
         let state = &self.sessions[session];
-        let (home, workload, since) = (state.home.expect("an idle session is charged"), state.workload, state.idle_since);
-        self.replicas[home as usize].idle[workload as usize].insert((since, session));
-        let end = since.saturating_add(self.limits.replicas[home as usize].lease[workload as usize]);
+        let (home, workload, entry) = (state.home.expect("an idle session is charged"), state.workload, (state.idle_since, session));
+        let (end, hinted) = (self.lease_end(&self.limits, session, home), state.gap.is_some());
+        self.replicas[home as usize].idle[workload as usize].insert(entry);
         if end > self.now {
             self.leases.insert((end, session));
+        } else if hinted {
+            self.replicas[home as usize].released[workload as usize].insert(entry);
         }
     }
 
-    /// Takes a session that is no longer idle on `home` off both lists.
-    fn stir(&mut self, session: u32, home: u32) {
+    /// Takes a session that is no longer idle on `home` off every list.
+    pub(super) fn stir(&mut self, session: u32, home: u32) {
         let (workload, since) = (self.sessions[session].workload, self.sessions[session].idle_since);
         self.replicas[home as usize].idle[workload as usize].remove(&(since, session));
-        let end = since.saturating_add(self.limits.replicas[home as usize].lease[workload as usize]);
-        self.leases.remove(&(end, session));
+        self.replicas[home as usize].released[workload as usize].remove(&(since, session));
+        self.leases.remove(&(self.lease_end(&self.limits, session, home), session));
     }
 
     /// Lists the ends of leases anew where limits changed them.
@@ -128,9 +130,13 @@ impl Router {
                     continue;
                 }
                 for &(since, session) in sessions {
-                    self.leases.remove(&(since.saturating_add(old), session));
-                    if since.saturating_add(new) > self.now {
-                        self.leases.insert((since.saturating_add(new), session));
+                    self.leases.remove(&(self.lease_end(before, session, slot), session));
+                    self.replicas[slot as usize].released[workload].remove(&(since, session));
+                    let end = self.lease_end(&self.limits, session, slot);
+                    if end > self.now {
+                        self.leases.insert((end, session));
+                    } else if self.sessions[session].gap.is_some() {
+                        self.replicas[slot as usize].released[workload].insert((since, session));
                     }
                 }
             }
@@ -152,14 +158,15 @@ impl Router {
         let state = &mut self.turns[turn];
         let (workload, cursor) = (state.workload, state.cursor);
         let limit = self.limits.workloads[workload as usize].output_tokens;
-        let output_tokens = state.max_new_tokens.map_or(limit, |max| max.min(limit));
-        let output_blocks = output_tokens.div_ceil(self.block_tokens);
+        let output_tokens = state.reserved_tokens(limit);
+        let output_blocks = state.output_blocks(output_tokens, self.block_tokens);
         let marked = self.index.expect(home, cursor).then(|| self.index.residency.epoch(home));
         let state = &mut self.turns[turn];
         state.state =
             TurnState::Placed(Placement { replica: home, residency_epoch: marked, started: false, output_tokens, output_blocks, reported: false });
         state.last_event = self.now;
         self.silence.insert((self.now, turn));
+        self.groups.placed(self.turns[turn].group, home);
         self.ledger.claim(&self.index.tree, home, workload, cursor, private);
         self.ledger.update(home, workload, |sums| {
             sums.output += output_blocks;
@@ -186,6 +193,7 @@ impl Router {
         let (session, workload, cursor, last_event) = (state.session, state.workload, state.cursor, state.last_event);
         let home = placement.replica;
         self.silence.remove(&(last_event, turn));
+        self.groups.unplaced(self.turns[turn].group, home);
         self.ledger.unclaim(&self.index.tree, home, workload, cursor, private);
         let output_blocks = placement.output_blocks;
         self.ledger.update(home, workload, |sums| {
@@ -209,9 +217,9 @@ impl Router {
     /// Sets the output of a placed turn to a reported count.
     pub(super) fn report_output(&mut self, turn: u32, output_tokens: u64) {
         let state = &mut self.turns[turn];
-        let (session, workload) = (state.session, state.workload);
+        let (session, workload, after) = (state.session, state.workload, state.output_blocks(output_tokens, self.block_tokens));
         let TurnState::Placed(placement) = &mut state.state else { return };
-        let (home, before, after) = (placement.replica, placement.output_blocks, output_tokens.div_ceil(self.block_tokens));
+        let (home, before) = (placement.replica, placement.output_blocks);
         placement.output_tokens = output_tokens;
         placement.output_blocks = after;
         placement.reported = true;

@@ -13,7 +13,7 @@ impl Router {
     /// # Errors
     /// As [`Self::submit`].
     pub fn choose(&mut self, now: u64, submit: &Submit<'_>) -> Result<Decision> {
-        let submit = Submit { turn: None, attempt: 0, parent: None, owner: None, ..*submit };
+        let submit = Submit { turn: None, attempt: 0, parent: None, owner: None, group: None, group_size: None, ..*submit };
         let named = self.look_up(&submit)?;
         self.check_append(&submit)?;
         self.begin(now);

@@ -36,7 +36,7 @@ impl Router {
     pub(super) fn is_candidate(&self, turn: u32, replica: u32) -> bool {
         let state = &self.turns[turn];
         let listed = state.candidates.as_ref().is_none_or(|listed| listed.contains(&replica));
-        listed && self.replicas[replica as usize].accepts() && (state.avoid != Some(replica) || self.candidates(turn).contains(&replica))
+        listed && self.replicas[replica as usize].accepts() && (!state.avoid.contains(&replica) || self.candidates(turn).contains(&replica))
     }
 
     /// Whether the turn may go where other turns of its session run.
@@ -45,15 +45,15 @@ impl Router {
         self.sessions[state.session].running > 0 && state.candidates.as_ref().is_none_or(|listed| listed.contains(&replica))
     }
 
-    /// Replicas that may serve the turn. The replica of an earlier attempt is left out while there is another.
+    /// Replicas that may serve the turn. Those that it avoids are left out while there is another.
     pub(super) fn candidates(&self, turn: u32) -> Vec<u32> {
         let turn = &self.turns[turn];
         let mut allowed: Vec<u32> = match &turn.candidates {
             Some(listed) => listed.iter().copied().filter(|&slot| self.replicas[slot as usize].accepts()).collect(),
             None => self.accepting().collect(),
         };
-        if allowed.len() > 1 {
-            allowed.retain(|&slot| Some(slot) != turn.avoid);
+        if allowed.iter().any(|slot| !turn.avoid.contains(slot)) {
+            allowed.retain(|slot| !turn.avoid.contains(slot));
         }
         allowed
     }
@@ -101,10 +101,13 @@ impl Router {
     fn need(&self, turn: u32, unclaimed: u64) -> u64 {
         let state = &self.turns[turn];
         let limits = &self.limits.workloads[state.workload as usize];
-        let output = state.max_new_tokens.map_or(limits.output_tokens, |max| max.min(limits.output_tokens));
+        let output = state.reserved_tokens(limits.output_tokens);
         let session = &self.sessions[state.session];
         let grown = if session.admitted.is_some() { state.prompt_tokens.saturating_sub(session.base_tokens) } else { 0 };
-        unclaimed + self.turn_private(turn) + output.div_ceil(self.block_tokens) + headroom(grown + output, limits.growth_tokens, self.block_tokens)
+        unclaimed
+            + self.turn_private(turn)
+            + state.output_blocks(output, self.block_tokens)
+            + headroom(grown + output, limits.growth_tokens, self.block_tokens)
     }
 
     /// Blocks by which the turn would lift its workload above its limit. What others share with the workload is its own in full, so

@@ -1,8 +1,11 @@
 //! Replicas come, go and get new weights.
 
+use std::collections::BTreeSet;
+
 use super::types::{Effect, Outcome, Reason, ReplicaConfig, Status, WeightsMode};
-use super::{Closing, Router, placed};
+use super::{Closing, Replica, Router, observe, placed};
 use crate::error::{Error, Result};
+use crate::estimate::Rate;
 use crate::sessions::{Ending, TurnState};
 use crate::units::capacity_blocks;
 
@@ -136,6 +139,48 @@ impl Router {
         Ok(Outcome { seq, effect: Effect::Done })
     }
 
+    /// Adds a replica unless its name is taken.
+    pub(super) fn add_slot(&mut self, config: ReplicaConfig) -> bool {
+        if self.replica_slots.contains_key(&config.name) {
+            return false;
+        }
+        let others: Vec<u32> = self.live().collect();
+        let blocks = capacity_blocks(config.kv_tokens, self.hasher.block_tokens());
+        let slot = self.replicas.iter().position(|replica| !replica.alive).unwrap_or(self.replicas.len()) as u32;
+        let weights_epoch = self.replicas.get(slot as usize).map_or(0, |old| old.weights_epoch + 1);
+        self.replica_slots.insert(config.name.clone(), slot);
+        let replica = Replica {
+            config,
+            alive: true,
+            closing: None,
+            blocks,
+            weight_version: -1,
+            weights_epoch,
+            prefill_until: 0,
+            prefilling: 0,
+            shortfall: [0; 3],
+            lost_blocks: 0,
+            observed: observe::Observed::default(),
+            hits: [0.0; 2],
+            decoded: Rate::default(),
+            dead: Rate::default(),
+            reserved_for: None,
+            idle: vec![BTreeSet::new(); self.workloads.len()],
+            released: vec![BTreeSet::new(); self.workloads.len()],
+        };
+        if slot as usize == self.replicas.len() {
+            self.replicas.push(replica);
+        } else {
+            self.replicas[slot as usize] = replica;
+        }
+        self.index.residency.add_replica(slot);
+        self.ledger.add_replica(slot);
+        self.limits.add_replica(slot, blocks, &others, self.workloads.len());
+        self.all_changed = true;
+        self.scale_guarantees();
+        true
+    }
+
     /// Takes a replica on which nothing runs out of the fleet. Its sessions are paused and keep their place.
     fn retire(&mut self, slot: u32) {
         let charged: Vec<u32> = self.sessions.iter().filter(|(_, state)| state.home == Some(slot)).map(|(session, _)| session).collect();
@@ -158,10 +203,15 @@ impl Router {
     /// Slots are reused: no open turn may go on referring to this one. A held turn that may go nowhere else leaves as lost.
     fn forget_slot(&mut self, slot: u32) {
         let other = |name: &u32| *name != slot;
+        for session in self.retries.values() {
+            if let Some(kept) = &mut self.sessions[*session].kept {
+                kept.avoid = kept.avoid.filter(other);
+            }
+        }
         let open: Vec<u32> = self.turns.iter().map(|(turn, _)| turn).collect();
         for turn in open {
             let state = &mut self.turns[turn];
-            state.avoid = state.avoid.filter(other);
+            state.avoid.retain(other);
             state.bias.retain(|bias| other(&bias.0));
             state.verdict.replica = state.verdict.replica.filter(other);
             state.verdict.alternatives = state.verdict.alternatives.map(|alternative| alternative.filter(other));

@@ -104,12 +104,14 @@ impl Router {
     /// Notes that the session has no open turn any more.
     pub(super) fn fall_quiet(&mut self, session: u32) {
         self.quiet.insert((self.sessions[session].last_activity, session));
+        self.wait_for_end(session);
         self.history_ends.extend(self.history_end(session));
     }
 
     /// Notes that the session gets an open turn, another history, or goes.
     pub(super) fn wake_up(&mut self, session: u32) {
         self.quiet.remove(&(self.sessions[session].last_activity, session));
+        self.stop_waiting_for_end(session);
         if let Some(end) = self.history_end(session) {
             self.history_ends.remove(&end);
         }

@@ -2,7 +2,7 @@
 
 use super::Router;
 use super::types::{Effect, Outcome};
-use crate::admission::enforced;
+use crate::admission::enforced::{self, Enforced};
 use crate::control::limits::Limits;
 use crate::error::{Error, Result};
 use crate::units::Nanos;
@@ -23,9 +23,17 @@ impl Router {
             .collect();
         let compiled = enforced::compile(limits, step, &rows, &self.workloads(), self.hasher.block_tokens(), self.replicas.len())?;
         let seq = self.begin(now);
+        let mut compiled = compiled;
+        // Nobody knows when such a session comes back, or whether: it protects nothing until that is learned.
+        for (workload, state) in self.workloads.iter().enumerate() {
+            if !state.config.ends && state.estimator.gaps.long().is_none() {
+                compiled.replicas.iter_mut().for_each(|row| row.lease[workload] = 0);
+            }
+        }
         let before = std::mem::replace(&mut self.limits, compiled);
         self.all_changed = true;
         self.renew_leases(&before);
+        self.renew_order(&before);
         self.scale_guarantees();
         self.applied_at = self.now;
         for replica in &mut self.replicas {
@@ -38,6 +46,16 @@ impl Router {
         }
         self.pump(None);
         Ok(Outcome { seq, effect: Effect::Done })
+    }
+
+    /// Puts the held turns of workloads with another order where they stand now.
+    fn renew_order(&mut self, before: &Enforced) {
+        for turn in self.line.all() {
+            let workload = self.turns[turn].workload as usize;
+            if before.workloads[workload].order != self.limits.workloads[workload].order {
+                self.line_up(turn);
+            }
+        }
     }
 
     /// Guarantees are kept out of the ceilings that there are. Where one shrinks, what it protected may have to go.

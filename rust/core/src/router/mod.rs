@@ -8,11 +8,15 @@ mod audit;
 mod book;
 mod checks;
 mod choose;
+mod config;
+mod ends;
 mod families;
 mod feeds;
 mod finish;
 mod fit;
 mod fleet;
+mod groups;
+mod hints;
 mod infer;
 mod limits;
 mod observe;
@@ -22,6 +26,7 @@ mod pump;
 mod questions;
 mod rank;
 mod reclaim;
+mod served;
 mod sessions;
 mod stats;
 mod submit;
@@ -44,7 +49,7 @@ use crate::placement::{Load, Ties};
 use crate::prompt::BlockHasher;
 use crate::record::codec::record;
 use crate::sessions::{ClosedTurns, Session, Slab, Turn, TurnState, Verdict};
-use crate::units::{MAX_NANOS, Nanos, capacity_blocks, nanos, seconds};
+use crate::units::{MAX_NANOS, Nanos, nanos, seconds};
 use trunks::ClaimEnds;
 use types::{Decision, Effect, Outcome, ReplicaConfig, RouterConfig, Stats, WorkloadConfig};
 
@@ -80,6 +85,8 @@ struct Replica {
     /// The blocked turn it drains for.
     reserved_for: Option<u32>,
     idle: Vec<BTreeSet<(Nanos, u32)>>,
+    /// Those of them that a hint has freed before their lease would have ended, or that it let end.
+    released: Vec<BTreeSet<(Nanos, u32)>>,
 }
 
 /// Why a replica admits nobody.
@@ -121,7 +128,7 @@ struct Workload {
 /// let prompt = router.hasher().prompt(&[7; 40]);
 /// let decision = router.submit(0, &Submit { session: Some("s"), ..Submit::new(TurnInput::Prompt(&prompt)) })?;
 /// assert_eq!(decision.status, Status::Placed);
-/// router.complete(1, &decision.turn, &Completion { output: Some(&[1, 2, 3]), ..Completion::default() })?;
+/// router.complete(1, &decision.turn, &Completion { output: Some(&[&[1, 2, 3]]), ..Completion::default() })?;
 /// router.end_session(2, "s", true)?;
 /// # Ok::<(), turnout_core::error::Error>(())
 /// ```
@@ -155,6 +162,9 @@ pub struct Router {
     turns: Slab<Turn>,
     turn_slots: HashMap<Arc<str>, u32, TextState>,
     closed: ClosedTurns,
+    /// Sessions that wait for an aborted turn to come back, by its id.
+    retries: HashMap<Arc<str>, u32, TextState>,
+    groups: groups::Groups,
     claim_ends: ClaimEnds,
 
     limits: Enforced,
@@ -179,6 +189,8 @@ pub struct Router {
     silence: BTreeSet<(Nanos, u32)>,
     /// Sessions without an open turn by their last activity.
     quiet: BTreeSet<(Nanos, u32)>,
+    /// Those of workloads without end signals, by workload and last activity.
+    unended: Vec<BTreeSet<(Nanos, u32)>>,
     /// Ends of their histories, where a prompt may continue a session that its caller does not name.
     history_ends: BTreeSet<infer::HistoryEnd>,
     /// Pumps so far.
@@ -249,6 +261,8 @@ impl Router {
             turns: Slab::default(),
             turn_slots: HashMap::with_hasher(TextState(key_seed)),
             closed: ClosedTurns::new(key_seed),
+            retries: HashMap::with_hasher(TextState(key_seed)),
+            groups: groups::Groups::new(key_seed),
             claim_ends: ClaimEnds::default(),
             limits: Enforced::new(count),
             applied_at: 0,
@@ -266,6 +280,7 @@ impl Router {
             reattach_until: None,
             silence: BTreeSet::new(),
             quiet: BTreeSet::new(),
+            unended: vec![BTreeSet::new(); count],
             history_ends: BTreeSet::new(),
             pumps: 0,
             all_changed: true,
@@ -356,47 +371,6 @@ impl Router {
             self.release_lost();
         }
     }
-
-    /// Adds a replica unless its name is taken.
-    fn add_slot(&mut self, config: ReplicaConfig) -> bool {
-        if self.replica_slots.contains_key(&config.name) {
-            return false;
-        }
-        let others: Vec<u32> = self.live().collect();
-        let blocks = capacity_blocks(config.kv_tokens, self.hasher.block_tokens());
-        let slot = self.replicas.iter().position(|replica| !replica.alive).unwrap_or(self.replicas.len()) as u32;
-        let weights_epoch = self.replicas.get(slot as usize).map_or(0, |old| old.weights_epoch + 1);
-        self.replica_slots.insert(config.name.clone(), slot);
-        let replica = Replica {
-            config,
-            alive: true,
-            closing: None,
-            blocks,
-            weight_version: -1,
-            weights_epoch,
-            prefill_until: 0,
-            prefilling: 0,
-            shortfall: [0; 3],
-            lost_blocks: 0,
-            observed: observe::Observed::default(),
-            hits: [0.0; 2],
-            decoded: Rate::default(),
-            dead: Rate::default(),
-            reserved_for: None,
-            idle: vec![BTreeSet::new(); self.workloads.len()],
-        };
-        if slot as usize == self.replicas.len() {
-            self.replicas.push(replica);
-        } else {
-            self.replicas[slot as usize] = replica;
-        }
-        self.index.residency.add_replica(slot);
-        self.ledger.add_replica(slot);
-        self.limits.add_replica(slot, blocks, &others, self.workloads.len());
-        self.all_changed = true;
-        self.scale_guarantees();
-        true
-    }
 }
 
 impl Workload {
@@ -440,7 +414,8 @@ record!(Replica {
     decoded,
     dead,
     reserved_for,
-    idle
+    idle,
+    released
 });
 record!(Closing as closing: Drain = 0, Remove = 1);
 record!(Workload { config, estimator, arrivals, finishes, finished, pauses, moves, forced });
@@ -468,6 +443,8 @@ record!(Router {
     turns,
     turn_slots,
     closed,
+    retries,
+    groups,
     claim_ends,
     limits,
     applied_at,
@@ -485,6 +462,7 @@ record!(Router {
     reattach_until,
     silence,
     quiet,
+    unended,
     history_ends,
     pumps,
     all_changed,

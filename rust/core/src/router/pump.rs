@@ -72,7 +72,7 @@ impl Router {
                         capped &= matches!(reason, Reason::WorkloadCap | Reason::Limit);
                         if !matches!(reason, Reason::Ceiling | Reason::Overcommitted) {
                             unreserved |= self.unreserve(turn);
-                        } else if oldest.is_none_or(|other| self.turns[turn].seq < self.turns[other].seq) {
+                        } else if oldest.is_none_or(|other| self.turns[turn].since < self.turns[other].since) {
                             oldest = Some(turn);
                         }
                     }
@@ -216,9 +216,14 @@ impl Router {
 
     fn cost_with(&self, turn: u32, replica: u32, cached: u64, reclaimed_tokens: u64) -> f64 {
         let state = &self.turns[turn];
-        let output = expected_output(self.limits.workloads[state.workload as usize].output_tokens, state.max_new_tokens);
+        let limit = self.limits.workloads[state.workload as usize].output_tokens;
+        let output = expected_output(state.expected_tokens.unwrap_or(limit), state.max_new_tokens);
         let bias: f64 = state.bias.iter().filter(|bias| bias.0 == replica).map(|bias| bias.1).sum();
-        bias + cost(&self.load(replica), &self.limits.replicas[replica as usize], state.prompt_tokens - cached, reclaimed_tokens, output)
+        let (load, limits) = (self.load(replica), &self.limits.replicas[replica as usize]);
+        let siblings = self.groups.running(state.group, replica);
+        // What siblings share is charged once and read by each of them.
+        let spread = if siblings == 0 { 0.0 } else { limits.cost_spread * load.decode_s(f64::from(siblings) * state.prompt_tokens as f64, output) };
+        bias + cost(&load, limits, state.prompt_tokens - cached, reclaimed_tokens, output) + spread
     }
 
     /// Takes a turn out of the line, charges its session on the replica and starts it.
@@ -316,7 +321,7 @@ impl Router {
     }
 
     /// Sends the decision about a turn to the outbox, unless its own submit answers it.
-    fn announce(&mut self, turn: u32, submitting: Option<u32>) {
+    pub(super) fn announce(&mut self, turn: u32, submitting: Option<u32>) {
         if submitting != Some(turn) {
             let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
             self.outbox.push_back(decision);

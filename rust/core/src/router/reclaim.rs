@@ -45,6 +45,7 @@ impl Router {
                 .iter()
                 .zip(&limits.lease)
                 .any(|(idle, &lease)| idle.first().is_some_and(|(since, _)| since.saturating_add(lease) <= self.now))
+            || state.released.iter().any(|released| !released.is_empty())
     }
 
     /// Blocks that each workload is entitled to. O(W log W).
@@ -72,12 +73,13 @@ impl Router {
     }
 
     /// Whether the claimant may pause a session that has been idle since then: its lease is over, or the claimant's workload has less
-    /// than it was guaranteed and this one more than it is entitled to, or the session waits for the claimant.
+    /// than it was guaranteed and this one more than it is entitled to, or the session waits for the claimant or is free by a hint.
     fn may_take(&self, claimant: &Claimant, replica: u32, workload: usize, commit: u64, (since, session): (Nanos, u32)) -> bool {
         let lease = self.limits.replicas[replica as usize].lease[workload];
         since.saturating_add(lease) <= self.now
             || (claimant.below && commit as f64 > claimant.entitled[workload])
             || claimant.ancestors.contains(&session)
+            || self.replicas[replica as usize].released[workload].contains(&(since, session))
     }
 
     /// The session of one workload that gives way next.
@@ -87,10 +89,12 @@ impl Router {
         }
         let idle = &self.replicas[replica as usize].idle[workload];
         let may = |entry: &(Nanos, u32)| self.may_take(claimant, replica, workload, commit, *entry);
-        // Whoever has been idle for less time has more of its lease left, so the first alone can be free to take; or an ancestor.
+        // Whoever has been idle for less time has more of its lease left, so the first alone can be free to take; or an ancestor, or
+        // who is free by a hint.
         idle.first().copied().filter(may).or_else(|| {
             let waiting = claimant.ancestors.iter().map(|&session| (self.sessions[session].idle_since, session));
-            waiting.filter(|entry| idle.contains(entry)).min()
+            let released = self.replicas[replica as usize].released[workload].first().copied();
+            waiting.filter(|entry| idle.contains(entry)).chain(released).min()
         })
     }
 
@@ -115,11 +119,13 @@ impl Router {
         let (mut short, mut freed) = (fit.short, 0u64);
         let mut commits: Vec<u64> = (0..workloads as u32).map(|workload| self.ledger.total(workload)).collect();
         let mut queues: Vec<_> = (0..workloads).map(|workload| self.replicas[replica as usize].idle[workload].iter().copied().peekable()).collect();
+        let released = self.replicas[replica as usize].released.iter().flatten().copied();
         let mut ancestors: BTreeSet<(Nanos, u32)> = claimant
             .ancestors
             .iter()
             .map(|&session| (self.sessions[session].idle_since, session))
             .filter(|entry| self.replicas[replica as usize].idle[self.sessions[entry.1].workload as usize].contains(entry))
+            .chain(released)
             .collect();
         while short.blocks > 0 || short.sessions > 0 || short.workload_sessions > 0 || short.workload_blocks > 0 {
             let own = short.workload_sessions > 0 || short.workload_blocks > 0;

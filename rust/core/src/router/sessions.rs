@@ -86,6 +86,7 @@ impl Router {
             workload.finished += 1;
             workload.finishes.count(self.now);
             if state.turns_completed > 0 {
+                workload.estimator.gaps.ended();
                 workload.estimator.session(&state.meter, grown, state.history_tokens);
             }
         } else {
@@ -97,6 +98,7 @@ impl Router {
     /// Removes a session from the tables. It must be off the books, without open turns.
     pub(super) fn forget_session(&mut self, session: u32) {
         self.disown(session);
+        drop(self.take_kept(session));
         self.wake_up(session);
         let state = self.sessions.remove(session);
         self.session_slots.remove(&state.id);

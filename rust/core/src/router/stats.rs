@@ -14,6 +14,14 @@ pub struct Stats {
     pub lost: u64,
     pub completed: u64,
     pub aborted: u64,
+    /// Those of them that took too long, whose engine failed, and whose weights were too old.
+    pub aborted_timeout: u64,
+    pub aborted_error: u64,
+    pub aborted_stale: u64,
+    /// Aborted turns that were to come back.
+    pub retries: u64,
+    /// Turns that another replica served than the one they were placed on.
+    pub served_elsewhere: u64,
     pub sessions_finished: u64,
     pub sessions_dropped: u64,
     pub pauses: u64,
@@ -52,7 +60,7 @@ pub struct Stats {
 impl Stats {
     /// Every counter with its name, in declaration order.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, u64); 33] {
+    pub fn entries(&self) -> [(&'static str, u64); 38] {
         [
             ("submitted", self.submitted),
             ("placed", self.placed),
@@ -62,6 +70,11 @@ impl Stats {
             ("lost", self.lost),
             ("completed", self.completed),
             ("aborted", self.aborted),
+            ("aborted_timeout", self.aborted_timeout),
+            ("aborted_error", self.aborted_error),
+            ("aborted_stale", self.aborted_stale),
+            ("retries", self.retries),
+            ("served_elsewhere", self.served_elsewhere),
             ("sessions_finished", self.sessions_finished),
             ("sessions_dropped", self.sessions_dropped),
             ("pauses", self.pauses),
@@ -100,6 +113,11 @@ record!(Stats {
     lost,
     completed,
     aborted,
+    aborted_timeout,
+    aborted_error,
+    aborted_stale,
+    retries,
+    served_elsewhere,
     sessions_finished,
     sessions_dropped,
     pauses,

@@ -12,10 +12,14 @@ use crate::units::MAX_SEQUENCE_TOKENS;
 /// How the names of sessions begin that their callers did not name.
 const UNNAMED: &str = "\u{0}anonymous-";
 
+/// Samples of a turn, and turns of a group.
+const MOST_SIBLINGS: u32 = 1 << 16;
+
 /// A request whose names have been looked up. Nothing has changed yet.
 pub(super) struct Named {
     workload: Option<u32>,
     candidates: Option<Vec<u32>>,
+    avoid: Vec<u32>,
     bias: Vec<(u32, f64)>,
 }
 
@@ -47,29 +51,44 @@ impl Router {
             self.pump(None);
             return Err(error);
         }
-        let mut avoid = None;
+        let (mut named, mut since, mut again) = (named, None, false);
         if let Some(&earlier) = submit.turn.and_then(|id| self.turn_slots.get(id)) {
-            avoid = self.turns[earlier].verdict.replica.filter(|_| matches!(self.turns[earlier].state, TurnState::Placed(_)));
+            let failed = self.turns[earlier].verdict.replica.filter(|_| matches!(self.turns[earlier].state, TurnState::Placed(_)));
+            named.avoid.extend(failed);
+            again = true;
             self.close(earlier, Ending::Replaced, &Completion::default());
         }
         self.stats.submitted += 1;
         let session = self.session_for(submit, &named);
+        if let Some(kept) = self.take_kept(session) {
+            named.avoid.extend(kept.avoid);
+            since = Some(kept.since);
+            again = true;
+        }
+        if !again {
+            self.note_gap(session);
+        }
         self.adopt(session, submit.parent);
         let path = self.path_for(session, submit);
         self.own(session, submit.owner);
-        let turn = self.new_turn(submit, session, path, named, avoid);
+        let turn = self.new_turn(submit, session, path, named, since);
+        self.join_group(turn, submit.group, submit.group_size);
+        // What was expected has come.
+        self.expect_gap(session, None);
+        self.sessions[session].expected_tokens = None;
         let workload = self.turns[turn].workload;
         self.workloads[workload as usize].arrivals.count(self.now);
-        Ok(self.decide(turn, submit.hold && submit.at.is_none(), submit.priority))
+        Ok(self.decide(turn, submit.hold && submit.at.is_none()))
     }
 
     /// Places, queues or rejects a new turn.
-    fn decide(&mut self, turn: u32, hold: bool, priority: i32) -> Decision {
+    fn decide(&mut self, turn: u32, hold: bool) -> Decision {
         let session = self.turns[turn].session;
         let blocks = self.prompt_blocks(turn);
         let home = self.sessions[session].home;
-        // While turns of its session run on a replica that is being drained, this one may join them.
-        let stays = |home: u32| self.is_candidate(turn, home) || (self.replicas[home as usize].closing.is_some() && self.may_join(turn, home));
+        // While turns of its session run on a replica that is being drained, or avoided, this one may join them.
+        let joins = |home: u32| self.replicas[home as usize].closing.is_some() || self.turns[turn].avoid.contains(&home);
+        let stays = |home: u32| self.is_candidate(turn, home) || (joins(home) && self.may_join(turn, home));
         if let Some(home) = home.filter(|&home| blocks <= self.replicas[home as usize].blocks && stays(home)) {
             self.continuation(turn, session, home);
             let decision = self.decision(&self.turns[turn], &self.turns[turn].verdict);
@@ -94,11 +113,7 @@ impl Router {
         if self.line.len() >= self.max_held && hold {
             return self.reject(turn, Reason::LineFull);
         }
-        let urgency = -i64::from(priority);
-        let place = match self.sessions[session].admitted.or_else(|| self.family_admission(session)) {
-            Some(admitted) => (false, urgency, admitted, turn),
-            None => (true, urgency, self.turns[turn].seq, turn),
-        };
+        let place = self.place_of(turn);
         let workload = self.turns[turn].workload;
         self.turns[turn].state = TurnState::Held { place, bypassed: 0, tried: Tried::default() };
         self.line.insert(workload, place, blocks);
@@ -206,6 +221,18 @@ impl Router {
             }
             bias.push((self.replica_slot(name)?, seconds));
         }
+        let avoid = submit.avoid.iter().filter_map(|&name| self.replica_slots.get(name).copied()).collect();
+        let within = |argument, value: Option<u32>| match value {
+            Some(number) if number == 0 || number > MOST_SIBLINGS => {
+                Err(Error::InvalidArgument { argument, value: number.to_string(), accepted: "1 to 65536" })
+            }
+            _ => Ok(()),
+        };
+        within("samples", Some(submit.samples))?;
+        within("group_size", submit.group_size)?;
+        if submit.group_size.is_some() && submit.group.is_none() {
+            return Err(Error::InvalidArgument { argument: "group_size", value: "no group".into(), accepted: "group_size together with group" });
+        }
         match submit.input {
             TurnInput::Prompt(prompt) if prompt.tokens() == 0 => {
                 Err(Error::InvalidTokens { argument: "prompt", problem: "no tokens, at least one is needed".into() })
@@ -220,7 +247,7 @@ impl Router {
             TurnInput::Count { prompt_tokens } if prompt_tokens == 0 || prompt_tokens > MAX_SEQUENCE_TOKENS => {
                 Err(Error::InvalidArgument { argument: "prompt_tokens", value: prompt_tokens.to_string(), accepted: "1 to 2^40" })
             }
-            _ => Ok(Named { workload, candidates, bias }),
+            _ => Ok(Named { workload, candidates, avoid, bias }),
         }
     }
 
@@ -319,6 +346,11 @@ impl Router {
         if let Some(&slot) = submit.session.and_then(|name| self.session_slots.get(name)) {
             return slot;
         }
+        if submit.session.is_none()
+            && let Some(&slot) = submit.turn.and_then(|id| self.retries.get(id))
+        {
+            return slot;
+        }
         self.generated += 1;
         let id: Arc<str> = submit.session.map_or_else(|| format!("{UNNAMED}{}", self.generated).into(), Into::into);
         let namespace: Arc<str> = submit.namespace.unwrap_or_default().into();
@@ -360,6 +392,10 @@ impl Router {
             weights_epoch: 0,
             meter: crate::sessions::Meter { at: self.now, ..Default::default() },
             turns_completed: 0,
+            gap: None,
+            expected_tokens: None,
+            priority: 0,
+            kept: None,
         };
         let slot = self.sessions.insert(session);
         self.session_slots.insert(id, slot);
@@ -367,7 +403,7 @@ impl Router {
         slot
     }
 
-    pub(super) fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, named: Named, avoid: Option<u32>) -> u32 {
+    pub(super) fn new_turn(&mut self, submit: &Submit<'_>, session: u32, path: Path, named: Named, since: Option<u64>) -> u32 {
         let id: Arc<str> = match submit.turn {
             Some(id) => id.into(),
             None => loop {
@@ -398,10 +434,12 @@ impl Router {
             limits_step: self.limits.step,
         };
         self.sessions[session].root = path.root;
+        let expected = self.sessions[session].expected_tokens;
         let turn = Turn {
             id: id.clone(),
             attempt: submit.attempt,
             seq: self.seq,
+            since: since.unwrap_or(self.seq),
             session,
             workload: self.sessions[session].workload,
             cursor: path.cursor,
@@ -409,13 +447,17 @@ impl Router {
             prompt_tokens: path.prompt_tokens,
             known_tokens: path.known_tokens,
             max_new_tokens: submit.max_new_tokens,
+            samples: submit.samples,
+            expected_tokens: submit.expected_tokens.or(expected),
+            priority: if submit.priority == 0 { self.sessions[session].priority } else { submit.priority },
+            group: None,
             candidates: named.candidates,
             bias: named.bias,
-            avoid,
+            avoid: named.avoid,
             deadline: submit.deadline.map(|after| self.now.saturating_add(after)),
             submitted_at: self.now,
             last_event: self.now,
-            state: TurnState::Held { place: (true, 0, 0, 0), bypassed: 0, tried: Tried::default() },
+            state: TurnState::Held { place: (true, 0, 0, 0, 0), bypassed: 0, tried: Tried::default() },
             verdict: Verdict { status: Status::Held, replica: None, cached_tokens: 0, alternatives: [None; 3], reason: Reason::Behind, receipt },
         };
         let slot = self.turns.insert(turn);

@@ -26,6 +26,7 @@ impl Router {
             let completed = self.sessions[session].turns_completed > 0;
             self.finish_session(session, completed);
         }
+        self.end_the_silent();
         if self.reattach_until.is_some_and(|until| until <= now) {
             self.reattach_until = None;
             while let Some(&turn) = self.unconfirmed.first() {
@@ -34,11 +35,16 @@ impl Router {
         }
         while let Some(&(end, session)) = self.leases.first().filter(|first| first.0 <= now) {
             self.leases.remove(&(end, session));
-            if let Some(home) = self.sessions[session].home {
+            let state = &self.sessions[session];
+            if let Some(home) = state.home {
+                if state.gap.is_some() {
+                    self.replicas[home as usize].released[state.workload as usize].insert((state.idle_since, session));
+                }
                 self.ledger.touch(home);
             }
         }
         self.closed.forget(now);
+        self.groups.expire(now, self.session_ttl);
     }
 
     /// Gives up every turn that is open now unless an event names it within `after`: its caller may have gone with the process that a
@@ -63,6 +69,7 @@ impl Router {
             first(&self.silence, self.turn_ttl),
             first(&self.quiet, self.session_ttl),
             self.next_lease_end(),
+            self.next_silent_end(),
         ]
         .into_iter()
         .flatten()

@@ -2,103 +2,11 @@
 
 use std::sync::Arc;
 
+pub use super::config::{ReplicaConfig, RouterConfig, WorkloadConfig};
 pub use super::stats::Stats;
-use crate::prompt::{HashKey, Prompt};
+use crate::prompt::Prompt;
 use crate::record::codec::{Damaged, Reader, Record, Taken, record};
 use crate::units::Nanos;
-
-/// One inference engine endpoint with its own KV cache.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReplicaConfig {
-    /// Name, unique in the fleet.
-    pub name: Arc<str>,
-    /// KV capacity in tokens; `f64::INFINITY` = unknown.
-    pub kv_tokens: f64,
-    /// Prefill rate in uncached tokens per second, used in the placement cost.
-    pub prefill_tokens_per_s: f64,
-    /// Seconds by which one decode step gets longer per KV token it reads, used in the placement cost.
-    pub decode_s_per_kv_token: f64,
-    /// Tokens per KV block of the engine, which is what hits come in; `None` = that of the index.
-    pub block_tokens: Option<u32>,
-}
-
-impl ReplicaConfig {
-    /// A replica with the default rates (20,000 tokens/s prefill, 4e-8 s per KV token and decode step).
-    #[must_use]
-    pub fn new(name: &str, kv_tokens: f64) -> Self {
-        Self { name: name.into(), kv_tokens, prefill_tokens_per_s: 20_000.0, decode_s_per_kv_token: 4e-8, block_tokens: None }
-    }
-}
-
-/// A class of sessions, for quotas and mixture. Priors of 0 mean unknown.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WorkloadConfig {
-    /// Name, unique.
-    pub name: Arc<str>,
-    /// Wanted share of finished sessions; NaN = unset.
-    pub target: f64,
-    /// Prior of the mean context of a live session, tokens.
-    pub context_tokens: f64,
-    /// Prior of a session's growth from its first prompt to its end, tokens.
-    pub growth_tokens: f64,
-    /// Prior of a session's residency from first placement to last completion, s.
-    pub residency_s: f64,
-}
-
-impl WorkloadConfig {
-    /// A workload without target and priors.
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        Self { name: name.into(), target: f64::NAN, context_tokens: 0.0, growth_tokens: 0.0, residency_s: 0.0 }
-    }
-}
-
-/// How a router is set up.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RouterConfig {
-    /// Replicas at the start; may be empty.
-    pub replicas: Vec<ReplicaConfig>,
-    /// Workloads; empty = one workload called `default`.
-    pub workloads: Vec<WorkloadConfig>,
-    /// Tokens per index block.
-    pub block_tokens: u32,
-    /// Most bytes that the prefix index may take; at least 2^20. When nothing can be forgotten any more, new tokens are
-    /// charged by count and not indexed.
-    pub index_bytes: u64,
-    /// Seed of the generator that breaks ties of placement.
-    pub seed: u64,
-    /// Secret key of the fingerprints.
-    pub hash_key: HashKey,
-    /// Turns that may wait; one more is rejected.
-    pub max_held: usize,
-    /// Seconds between control steps.
-    pub control_period_s: f64,
-    /// Seconds without any event after which an open turn is aborted.
-    pub turn_ttl_s: f64,
-    /// Seconds of idleness after which a session is ended.
-    pub session_ttl_s: f64,
-    /// A turn without a session continues the one whose history its prompt continues, else begins one that stays; see
-    /// [`super::Router::continued_session`]. Otherwise it is a session by itself.
-    pub infer_sessions: bool,
-}
-
-impl Default for RouterConfig {
-    fn default() -> Self {
-        Self {
-            replicas: Vec::new(),
-            workloads: Vec::new(),
-            block_tokens: 16,
-            index_bytes: 4 << 30,
-            seed: 0,
-            hash_key: HashKey([0; 16]),
-            max_held: 1_000_000,
-            control_period_s: 1.0,
-            turn_ttl_s: 7200.0,
-            session_ttl_s: 3600.0,
-            infer_sessions: false,
-        }
-    }
-}
 
 /// What a turn asks the engine to compute.
 #[derive(Debug, Clone, Copy)]
@@ -143,17 +51,31 @@ pub struct Submit<'a> {
     pub namespace: Option<&'a str>,
     /// What is asked.
     pub input: TurnInput<'a>,
-    /// Upper bound of the output.
+    /// Upper bound of the output, of each sample.
     pub max_new_tokens: Option<u64>,
+    /// Outputs that are asked for at once, at least 1: each is reserved for.
+    pub samples: u32,
+    /// Turns of one prompt that are wanted together: they queue where the first of them began, and [`Limits::cost_spread`] weighs
+    /// what they take from each other.
+    ///
+    /// [`Limits::cost_spread`]: crate::control::limits::Limits::cost_spread
+    pub group: Option<&'a str>,
+    /// Turns that the group will have; absent = it ends when none of its turns is open.
+    pub group_size: Option<u32>,
+    /// Output that the caller expects, of each sample; it stands for that of its workload.
+    pub expected_tokens: Option<u64>,
     /// Replicas that may serve this turn; absent = all.
     pub candidates: Option<&'a [&'a str]>,
+    /// Replicas that serve it only where no other candidate does. One that is not in the fleet is avoided already.
+    pub avoid: &'a [&'a str],
     /// The replica that the caller has chosen: the turn is placed there whatever the limits say, counted as forced where they say no.
     pub at: Option<&'a str>,
     /// Seconds that a caller adds to the placement cost of some replicas, or takes off it.
     pub bias: &'a [(&'a str, f64)],
     /// Who answers for the session: when it is lost, so is the session.
     pub owner: Option<&'a str>,
-    /// Order among the held turns of its workload, after paused sessions before new ones: the highest first. 0 is usual.
+    /// Order among the held turns of its workload, after paused sessions before new ones: the highest first. 0 is usual, and leaves
+    /// the word to the session's hint.
     pub priority: i32,
     /// `false`: never hold; place at once and count it as forced when limits say no.
     pub hold: bool,
@@ -174,7 +96,12 @@ impl<'a> Submit<'a> {
             namespace: None,
             input,
             max_new_tokens: None,
+            samples: 1,
+            group: None,
+            group_size: None,
+            expected_tokens: None,
             candidates: None,
+            avoid: &[],
             at: None,
             bias: &[],
             owner: None,
@@ -188,14 +115,55 @@ impl<'a> Submit<'a> {
 /// What is known when a turn ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Completion<'a> {
-    /// Ids of the generated tokens.
-    pub output: Option<&'a [u32]>,
-    /// The output, hashed: what it makes of the partial block at the end of the prompt.
-    pub grown: Option<&'a Prompt>,
-    /// Number of generated tokens, where ids are unknown.
+    /// Ids of the generated tokens, one list per sample.
+    pub output: Option<&'a [&'a [u32]]>,
+    /// The same, hashed: what each makes of the partial block at the end of the prompt.
+    pub grown: Option<&'a [Prompt]>,
+    /// Number of generated tokens, of all samples together, where ids are unknown.
     pub output_tokens: Option<u64>,
+    /// Length of the prompt as the engine counted it, where that is not what was submitted.
+    pub prompt_tokens: Option<u64>,
     /// Prompt tokens that the engine served from its cache.
     pub cached_tokens: Option<u64>,
+    /// The replica that served the turn, where that is not the one it was placed on. One that is not in the fleet has gone since.
+    pub served_by: Option<&'a str>,
+    /// The sample that continues the session, of a turn with several; absent = none: the session goes on from the prompt.
+    pub keep: Option<u32>,
+    /// Why a turn is aborted.
+    pub cause: Cause,
+    /// An aborted turn is coming back: it keeps its place in the line.
+    pub retry: bool,
+}
+
+/// Why a caller aborts a turn: a closed list, for counting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Nobody wants it any more.
+    #[default]
+    Cancelled,
+    /// It took too long. A retry avoids the replica.
+    Timeout,
+    /// The engine failed. A retry avoids the replica.
+    Error,
+    /// Its weights are too old.
+    Stale,
+}
+
+impl Cause {
+    /// Every cause by its name.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("cancelled", Self::Cancelled), ("timeout", Self::Timeout), ("error", Self::Error), ("stale", Self::Stale)];
+}
+
+/// What a caller knows of a session before its next turn; what is left out stays as it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Nanoseconds from now, or from the end of its running turn on, until its next turn is expected.
+    pub idle: Option<Nanos>,
+    /// Output that is expected of its next turn.
+    pub expected_tokens: Option<u64>,
+    /// Priority of its turns from now on, those that wait included, where their submit names none.
+    pub priority: Option<i32>,
 }
 
 /// Where a turn stands.
@@ -274,6 +242,8 @@ pub enum Reason {
     Silent,
     /// Lost: its session was ended, or its owner is gone.
     SessionEnded,
+    /// Placed: another replica than the one it was sent to serves it.
+    Elsewhere,
 }
 
 impl Reason {
@@ -303,6 +273,7 @@ impl Reason {
             Self::Unconfirmed => "unconfirmed",
             Self::Silent => "silent",
             Self::SessionEnded => "session_ended",
+            Self::Elsewhere => "elsewhere",
         }
     }
 }
@@ -424,10 +395,9 @@ pub enum WeightsMode {
     Salt,
 }
 
-record!(ReplicaConfig { name, kv_tokens, prefill_tokens_per_s, decode_s_per_kv_token, block_tokens });
-record!(WorkloadConfig { name, target, context_tokens, growth_tokens, residency_s });
 record!(Status as status: Placed = 0, Held = 1, Rejected = 2, Expired = 3, Lost = 4);
-record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20, SessionEnded = 21);
+record!(Reason as reason: Continuation = 0, Admitted = 1, Resumed = 2, Moved = 3, Forced = 4, Chosen = 5, NoReplica = 6, Overcommitted = 7, Reserved = 8, TurnCap = 9, SessionCap = 10, WorkloadCap = 11, Limit = 12, Ceiling = 13, Behind = 14, TooLarge = 15, LineFull = 16, Deadline = 17, ReplicaLost = 18, Unconfirmed = 19, Silent = 20, SessionEnded = 21, Elsewhere = 22);
+record!(Cause as cause: Cancelled = 0, Timeout = 1, Error = 2, Stale = 3);
 record!(Receipt {
     prompt_tokens,
     matched_tokens,
@@ -442,6 +412,7 @@ record!(Receipt {
     limits_step
 });
 record!(Decision { turn, attempt, status, replica, cached_tokens, alternatives, reason, receipt, seq });
+record!(Hint { idle, expected_tokens, priority });
 record!(Metrics { kv_fraction, running, waiting, preemptions_total, kv_tokens });
 record!(WeightsMode as weightsmode: Flush = 0, Keep = 1, Salt = 2);
 

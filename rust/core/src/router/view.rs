@@ -29,10 +29,8 @@ impl Router {
         };
         let state = |slot: u32| &self.replicas[slot as usize];
         let idle = |slot: u32, expired: bool| {
-            let limits = &self.limits.replicas[slot as usize].lease;
-            let sessions = state(slot).idle.iter().zip(limits).flat_map(|(idle, &lease)| {
-                idle.iter().filter(move |(since, _)| !expired || since.saturating_add(lease) <= self.now).map(|&(_, session)| session)
-            });
+            let over = |session: &u32| !expired || self.lease_end(&self.limits, *session, slot) <= self.now;
+            let sessions = state(slot).idle.iter().flatten().map(|&(_, session)| session).filter(over);
             sessions.map(|session| self.sessions[session].meter.added_blocks).sum::<u64>().min(self.ledger.charge(slot))
         };
         let mut prefilling = vec![0u64; self.replicas.len()];
@@ -133,6 +131,10 @@ impl Router {
             column("output_tokens", learned(&|estimates| estimates.output_tokens)),
             column("residency_s", learned(&|estimates| estimates.residency_s)),
             column("token_seconds", learned(&|estimates| estimates.token_seconds)),
+            column("active_s", learned(&|estimates| estimates.active_s)),
+            column("gap_s", learned(&|estimates| estimates.gap_s)),
+            column("gap_p95_s", learned(&|estimates| estimates.gap_p95_s)),
+            column("continue_fraction", learned(&|estimates| estimates.continue_fraction)),
             column("samples", counts(&|workload| workload.estimator.samples.cast_signed())),
             column("virtual_time", Values::F64((0..count).map(|w| self.line.virtual_time(w as u32)).collect())),
         ]
@@ -148,6 +150,8 @@ impl Router {
                 residency_s: seconds(session.meter.charged_ns + elapsed),
                 block_seconds: block_ns as f64 / 1e9,
                 growth_tokens: self.grown_tokens(slot) as f64,
+                active_s: seconds(session.meter.active_ns + if session.running > 0 { elapsed } else { 0 }),
+                gap: (session.open.is_empty() && session.turns_completed > 0).then(|| self.now - session.last_activity),
             });
         }
         self.workloads.iter().zip(&live).map(|(workload, live)| workload.estimator.read(self.hasher.block_tokens(), live)).collect()

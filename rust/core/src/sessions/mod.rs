@@ -12,7 +12,7 @@ use crate::admission::line::Place;
 use crate::index::Cursor;
 use crate::record::codec::{Reader, Record, Taken, record};
 use crate::router::types::{Reason, Receipt, Status};
-use crate::units::Nanos;
+use crate::units::{MAX_SEQUENCE_TOKENS, Nanos};
 
 /// One rollout. Charged on `home` while RUNNING (turns placed) or IDLE; without a home it is QUEUED (never admitted) or PAUSED.
 #[derive(Debug)]
@@ -65,6 +65,24 @@ pub(crate) struct Session {
     pub(crate) weights_epoch: u32,
     pub(crate) meter: Meter,
     pub(crate) turns_completed: u64,
+    /// How long it is expected to be idle after its last turn, until the next one comes.
+    pub(crate) gap: Option<Nanos>,
+    /// Output that is expected of its next turn.
+    pub(crate) expected_tokens: Option<u64>,
+    /// Priority of its turns that name none.
+    pub(crate) priority: i32,
+    /// The place that an aborted turn left to the next one.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// What a turn that was aborted to come back leaves to its next attempt.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) turn: Arc<str>,
+    /// Since when it waits, see [`Turn::since`].
+    pub(crate) since: u64,
+    /// The replica that failed it.
+    pub(crate) avoid: Option<u32>,
 }
 
 /// Residency of a session so far, for the estimators.
@@ -78,10 +96,14 @@ pub(crate) struct Meter {
     pub(crate) block_ns: u128,
     /// Time charged.
     pub(crate) charged_ns: u64,
-    /// The two integrals at the last completion: residency ends there, not at the idle timeout.
+    /// The part of it with a turn that runs.
+    pub(crate) active_ns: u64,
+    /// The integrals at the last completion: residency ends there, not at the idle timeout.
     pub(crate) block_ns_completed: u128,
     /// See `block_ns_completed`.
     pub(crate) charged_ns_completed: u64,
+    /// See `block_ns_completed`.
+    pub(crate) active_ns_completed: u64,
 }
 
 impl Session {
@@ -100,6 +122,7 @@ impl Session {
         if self.home.is_some() {
             self.meter.block_ns += u128::from(self.meter.added_blocks) * u128::from(elapsed);
             self.meter.charged_ns += elapsed;
+            self.meter.active_ns += if self.running > 0 { elapsed } else { 0 };
         }
     }
 }
@@ -111,6 +134,8 @@ pub(crate) struct Turn {
     pub(crate) attempt: u32,
     /// Submit order.
     pub(crate) seq: u64,
+    /// Submit order of what it waits for: its own, that of an attempt whose place it took, or of the first of its group.
+    pub(crate) since: u64,
     pub(crate) session: u32,
     pub(crate) workload: u32,
     /// End of the full blocks of the prompt. Anchored.
@@ -121,10 +146,16 @@ pub(crate) struct Turn {
     /// Tokens of the prompt whose ids are known.
     pub(crate) known_tokens: u64,
     pub(crate) max_new_tokens: Option<u64>,
+    pub(crate) samples: u32,
+    /// Output that its caller expects, of each sample.
+    pub(crate) expected_tokens: Option<u64>,
+    pub(crate) priority: i32,
+    /// The group that it belongs to.
+    pub(crate) group: Option<u32>,
     /// Replicas that may serve it; `None` = all.
     pub(crate) candidates: Option<Vec<u32>>,
-    /// Replica of an earlier attempt.
-    pub(crate) avoid: Option<u32>,
+    /// Replicas that serve it only where no other may: what its caller named, and that of an earlier attempt.
+    pub(crate) avoid: Vec<u32>,
     /// Seconds added to the placement cost, by replica.
     pub(crate) bias: Vec<(u32, f64)>,
     pub(crate) deadline: Option<Nanos>,
@@ -171,6 +202,20 @@ pub(crate) struct Closest {
 impl Closest {
     pub(crate) fn replica(self) -> u32 {
         self.missing.0.1
+    }
+}
+
+impl Turn {
+    /// Tokens that its output is reserved with, all samples together, where the policy reserves `limit` of a turn that says nothing.
+    pub(crate) fn reserved_tokens(&self, limit: u64) -> u64 {
+        let expected = if limit > 0 { self.expected_tokens.unwrap_or(limit) } else { 0 };
+        u64::from(self.samples).saturating_mul(self.max_new_tokens.map_or(expected, |max| max.min(expected))).min(MAX_SEQUENCE_TOKENS)
+    }
+
+    /// Blocks of an output of so many tokens: the samples have their own, alike in length as far as anybody knows.
+    pub(crate) fn output_blocks(&self, tokens: u64, block_tokens: u64) -> u64 {
+        let samples = u64::from(self.samples);
+        tokens.div_ceil(samples).div_ceil(block_tokens) * samples
     }
 }
 
@@ -228,13 +273,19 @@ record!(Session {
     last_activity,
     weights_epoch,
     meter,
-    turns_completed
+    turns_completed,
+    gap,
+    expected_tokens,
+    priority,
+    kept
 });
-record!(Meter { at, added_blocks, block_ns, charged_ns, block_ns_completed, charged_ns_completed });
+record!(Kept { turn, since, avoid });
+record!(Meter { at, added_blocks, block_ns, charged_ns, active_ns, block_ns_completed, charged_ns_completed, active_ns_completed });
 record!(Turn {
     id,
     attempt,
     seq,
+    since,
     session,
     workload,
     cursor,
@@ -242,6 +293,10 @@ record!(Turn {
     prompt_tokens,
     known_tokens,
     max_new_tokens,
+    samples,
+    expected_tokens,
+    priority,
+    group,
     candidates,
     avoid,
     bias,

@@ -47,7 +47,7 @@ impl Fleet {
 
     pub(crate) fn complete(&mut self, now: u64, decision: &Decision, output: u32) {
         let tokens: Vec<u32> = (0..output).map(|at| 900_000_000 + decision.seq as u32 * 100_000 + at).collect();
-        self.router.complete(now, &decision.turn, &Completion { output: Some(&tokens), ..Completion::default() }).unwrap();
+        self.router.complete(now, &decision.turn, &Completion { output: Some(&[&tokens]), ..Completion::default() }).unwrap();
     }
 
     /// Ends a session and answers who was placed by it; its own open turns, which are told as well, are left out.

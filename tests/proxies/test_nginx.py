@@ -11,7 +11,7 @@ import pytest
 
 NGINX = os.environ.get("TURNOUT_NGINX") or shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx here; `make hosts` installs it")
+pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx here; `make proxies` installs it")
 
 
 def nginx(hosting, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 HAPROXY = os.environ.get("TURNOUT_HAPROXY") or shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 SERVE = ("--spoe-port", "0")
 
-pytestmark = pytest.mark.skipif(HAPROXY is None, reason="no haproxy here; `make hosts` installs it")
+pytestmark = pytest.mark.skipif(HAPROXY is None, reason="no haproxy here; `make proxies` installs it")
 
 
 def haproxy(hosting, tmp_path):

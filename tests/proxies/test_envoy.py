@@ -15,7 +15,7 @@ ENVOY = os.environ.get("TURNOUT_ENVOY") or (str(PACKAGED) if PACKAGED.exists() e
 DUPLEX = ("request_body_mode: BUFFERED", "response_body_mode: STREAMED")
 SERVE = ("--ext-proc-port", "0")
 
-pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy here; `make hosts` fetches it")
+pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy here; `make proxies` fetches it")
 
 
 def envoy(hosting, tmp_path, change=lambda text: text):

@@ -1,0 +1,1 @@
+"""What an actor and its clients share, without Ray: messages, and the router that answers them."""
