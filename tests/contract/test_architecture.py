@@ -65,6 +65,7 @@ ALLOWED = {
         "grpc",
         "grpc_health",
         "envoy",
+        "starlette",
         "turnout.adapters.proxies",
         "turnout.aio",
         "turnout.prompts",

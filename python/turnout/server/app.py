@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 
 from turnout import __version__, aio, record
 from turnout.adapters.proxies.gate import Gate
+from turnout.adapters.proxies.http_gate import gate_routes
 from turnout.adapters.proxies.opening import opened
 from turnout.errors import InternalError
 from turnout.feeds import Fleet
@@ -90,7 +91,11 @@ class Apps(NamedTuple):
 
 
 def make_apps(
-    routed: aio.AsyncRouter, config: ServeConfig, fleet: Fleet | None = None, proxy: Proxy | None = None
+    routed: aio.AsyncRouter,
+    config: ServeConfig,
+    fleet: Fleet | None = None,
+    proxy: Proxy | None = None,
+    gate: Gate | None = None,
 ) -> Apps:
     """The applications, behind the token where there is one.
 
@@ -99,6 +104,7 @@ def make_apps(
         config: Settings.
         fleet: The engines that are followed.
         proxy: What passes requests to them.
+        gate: What other proxies ask.
 
     Returns:
         One, or two with a port for operators: then nothing of theirs is at the public one.
@@ -107,6 +113,7 @@ def make_apps(
     decisions = decision_routes(routed, timed=metrics.timed)
     # Requests first: routes are looked at one after the other.
     callers: list[BaseRoute] = [] if proxy is None else [*proxy_routes(proxy)]
+    callers += [] if gate is None else gate_routes(gate)
     callers += [route for route in decisions if route.path not in OPERATOR_PATHS]
     operators: list[BaseRoute] = [route for route in decisions if route.path in OPERATOR_PATHS | READ_PATHS]
     operators += metrics.routes() + dashboard_routes(routed, None if fleet is None else fleet.status)
@@ -186,7 +193,7 @@ async def _serve(
         proxy = Proxy(routed, fleet, config.proxy, own_token=config.token is not None)
         gate = Gate(routed, hold_s=config.gates.hold_s)
         async with fleet, proxy, EventLog(routed, fleet), opened(gate, config.host, config.gates) as ways_in:
-            listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy) if app is not None))
+            listeners.answer_with(*(app for app in make_apps(routed, config, fleet, proxy, gate) if app is not None))
             urls = listeners.urls | ways_in
             say(logging.INFO, "ready", f"ready: {urls['url']}", **urls)
             started(urls)
