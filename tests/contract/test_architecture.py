@@ -92,7 +92,7 @@ ALLOWED = {
     "turnout.adapters.shared": {"numpy", "turnout.adapters.shared", "turnout.aio", *SHELL},
     "turnout.adapters.ray": {"ray", "turnout.adapters.ray", *ADAPTERS},
     "turnout.adapters.verl": {"ray", "verl", "yaml", "turnout.adapters.ray", "turnout.adapters.verl", *ADAPTERS},
-    "turnout.adapters.litellm": {"litellm", *ADAPTERS},
+    "turnout.adapters.litellm": {"litellm", "turnout.prompts", *ADAPTERS},
     "turnout.experiment": {"numpy", "typer", "rich", "matplotlib", "turnout.experiment", *SIMULATE},
     "turnout.cli": {
         "typer",

@@ -13,8 +13,8 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from turnout import aio
-from turnout.adapters.shared.text import text_units
 from turnout.errors import MissingExtra, TurnoutError
+from turnout.prompts import text_units
 from turnout.router import Router
 
 try:
@@ -126,7 +126,7 @@ class TurnoutFilter(CustomLogger):  # type: ignore[misc]  # LiteLLM is not insta
             if isinstance(self._turns, aio.AsyncRouter):
                 self._turns.start()
             decision = await self._turns.place(
-                text_units(messages or [{"input": request_kwargs.get("input")}]),
+                text_units(messages or [{"content": str(request_kwargs.get("input"))}]),
                 turn=turn,
                 candidates=_untried(healthy_deployments, metadata),
                 namespace=f"text:{model}",
@@ -165,6 +165,7 @@ class TurnoutFilter(CustomLogger):  # type: ignore[misc]  # LiteLLM is not insta
             usage = getattr(response_obj, "usage", None)
             details = getattr(usage, "prompt_tokens_details", None)
             told = {
+                "prompt_tokens": getattr(usage, "prompt_tokens", None),
                 "output_tokens": getattr(usage, "completion_tokens", None),
                 "cached_tokens": getattr(details, "cached_tokens", None),
             }

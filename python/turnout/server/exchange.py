@@ -7,7 +7,7 @@ import contextlib
 import math
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiohttp
 import msgspec
@@ -81,6 +81,7 @@ class Exchange:
         self._commenting: asyncio.Task[None] | None = None
         self._prompt: PromptTokens | None = None
         self._output: Output | None = None
+        self._samples = 1
         self._text_ids: list[int] | None = None
         self._infer: tuple[str | None, list[str]] | None = None
 
@@ -144,6 +145,7 @@ class Exchange:
     async def _serve(self, raw: bytes) -> None:
         proxy, pairs = self._proxy, self._scope["headers"]
         asked = self._dialect.read(parse(raw))
+        self._samples = asked.samples
         who = proxy.identify(crossing.lower(pairs), asked.body)
         await proxy.models.look()
         engines = proxy.models.serving(asked.model)
@@ -336,16 +338,16 @@ class Exchange:
         """End the turn unfinished; what came of it stays its history."""
         self._open = False
         ids, count = self._generated()
-        with contextlib.suppress(InvalidTokens):
-            self._proxy.routed.abort(self._turn, ids, output_tokens=count)
-            self._proxy.counts["aborted"] += 1
-            return
-        self._proxy.routed.abort(self._turn)
+        reason: Literal["cancelled", "error"] = "cancelled" if self._left else "error"
         self._proxy.counts["aborted"] += 1
+        try:
+            self._proxy.routed.abort(self._turn, ids, output_tokens=count, reason=reason)
+        except InvalidTokens:
+            self._proxy.routed.abort(self._turn, reason=reason)
 
     async def _learn_ids(self, output: Output) -> None:
         """Where the session was not named, the next turn is known by what stands in this one: ids of the answer too."""
-        text = output.text()
+        text = output.text() if self._samples == 1 else None
         if self._infer is not None and self._prompt is not None and self._prompt.ids and text and not output.ids():
             self._text_ids = await self._proxy.tokens.of_answer(text, *self._infer)
 
@@ -354,6 +356,9 @@ class Exchange:
         output, prompt = self._output, self._prompt
         if output is None or prompt is None:
             return None, None
+        if self._samples > 1:
+            # No sample continues the session: how many tokens they were is all that counts.
+            return None, output.tokens()
         if prompt.ids:
             ids = output.ids() or self._text_ids
             return (ids, None) if ids else (None, output.tokens())

@@ -27,6 +27,7 @@ class Identity:
         session: The session; None = as the prompt says.
         workload: The workload; None = the session's, or the first one.
         parent: The session that waits for this one.
+        group: Turns of one prompt that are wanted together.
         namespace: Beside model, adapter and salt: what makes equal tokens unequal caches.
         priority: Order among the held turns of the workload, highest first.
     """
@@ -34,6 +35,7 @@ class Identity:
     session: str | None = None
     workload: str | None = None
     parent: str | None = None
+    group: str | None = None
     namespace: str | None = None
     priority: int | None = None
 
@@ -135,12 +137,13 @@ class Identify:
             session=session,
             workload=_said("workload", headers, body),
             parent=_said("parent", headers, body),
+            group=_said("group", headers, body),
             namespace=_said("namespace", headers, body),
             priority=_number(_said("priority", headers, body)),
         )
         if self._classify is not None:
             found = self._ask(self._classify, found, headers, body)
-        for name in ("session", "workload", "parent", "namespace"):
+        for name in ("session", "workload", "parent", "group", "namespace"):
             value = getattr(found, name)
             if value is not None and len(value) > LONGEST_NAME:
                 accepted = f"at most {LONGEST_NAME} characters"

@@ -121,13 +121,14 @@ class Proxy:
             names = [self.models.adapter(asked.model), asked.salt, who.namespace]
         else:
             names = [f"text:{asked.model or ''}", asked.salt, who.namespace]
-        bound = asked.max_new_tokens
         return {
             "session": self.session_of(who.session, asked.model),
             "parent": self.session_of(who.parent, asked.model),
             "workload": who.workload,
             "namespace": "/".join(name for name in names if name) or None,
-            "max_new_tokens": None if bound is None else bound * asked.samples,
+            "max_new_tokens": asked.max_new_tokens,
+            "samples": asked.samples,
+            "group": who.group,
             "priority": asked.priority if who.priority is None else who.priority,
             "candidates": self.candidates(engines),
         }

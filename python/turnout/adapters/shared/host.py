@@ -33,6 +33,7 @@ EVENTS: Final = (
     "abort",
     "fork",
     "end_session",
+    "hint",
     "owner_lost",
     "add_replica",
     "set_replica",
