@@ -91,15 +91,12 @@ impl Router {
     /// is charged nowhere, which is what `true` says.
     pub(super) fn note_server(&mut self, turn: u32, completion: &Completion<'_>) -> bool {
         let Some(name) = completion.served_by else { return false };
-        match self.replica_slots.get(name) {
-            Some(&replica) => {
-                self.served_at(turn, replica);
-                false
-            }
-            None => {
-                self.stats.served_elsewhere += u64::from(placed(&self.turns[turn]).is_some());
-                true
-            }
+        if let Some(&replica) = self.replica_slots.get(name) {
+            self.served_at(turn, replica);
+            false
+        } else {
+            self.stats.served_elsewhere += u64::from(placed(&self.turns[turn]).is_some());
+            true
         }
     }
 
