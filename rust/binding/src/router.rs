@@ -381,7 +381,7 @@ impl Router {
 
     #[pyo3(signature = (*, now = None))]
     fn tick(&self, now: Option<f64>) -> PyResult<Outcome> {
-        self.event(now, |core, now| core.tick(now))
+        self.event(now, Recorder::tick)
     }
 
     fn drain(&self) -> PyResult<Vec<Decision>> {

@@ -1,4 +1,5 @@
 //! How turns end: where they really ran, how long they really were, how they come back; numbers worked out by hand.
+#![allow(clippy::float_cmp, reason = "tokens of whole blocks, and seconds that are set, are exact")]
 
 #[path = "common/fleet.rs"]
 mod fleet;

@@ -1,4 +1,5 @@
 //! What callers say of sessions before their next turn, and the order of the line that follows from it; numbers worked out by hand.
+#![allow(clippy::float_cmp, reason = "tokens of whole blocks, and seconds that are set, are exact")]
 
 #[path = "common/fleet.rs"]
 mod fleet;

@@ -1,4 +1,5 @@
 //! Sessions whose end nobody says: what is learned of gaps between turns, and when such a session ends; numbers worked out by hand.
+#![allow(clippy::float_cmp, reason = "tokens of whole blocks, and seconds that are set, are exact")]
 
 use turnout_core::control::limits::Limits;
 use turnout_core::control::view::Values;
