@@ -29,10 +29,10 @@ MEASURED = {
     "peek": 1_861,
     "peek-1024-replicas": 1_866,
     "evict-tail": 516,
-    "submit-abort-8": 13_364,
-    "submit-abort-64": 13_428,
-    "turn-1k-sessions": 17_766,
-    "turn-30k-sessions": 17_679,
+    "submit-abort-8": 16_336,
+    "submit-abort-64": 16_365,
+    "turn-1k-sessions": 20_290,
+    "turn-30k-sessions": 20_242,
 }
 """Instructions of one operation, Rust 1.95, x86-64 with AVX2."""
 

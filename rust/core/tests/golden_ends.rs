@@ -226,3 +226,19 @@ fn a_group_queues_where_it_began() {
         assert_eq!(told, order, "with a size of {size:?}");
     }
 }
+
+/// A turn's id comes back in another session: the place is where its last attempt was, and the session before keeps none.
+#[test]
+fn a_place_follows_the_last_attempt() {
+    let mut fleet = Fleet::new(16, &[("r1", 1e6)], &["w"]);
+    let prompt = fleet.prompt(&[(0, 160)]);
+    for (attempt, session) in [(0, "a"), (1, "b")] {
+        placed(&fleet.router.submit(0, &named("t", Some(session), attempt, &prompt)).unwrap());
+        fleet.router.abort(1, "t", &Completion { retry: true, ..Completion::default() }).unwrap();
+        fleet.drain();
+    }
+    placed(&fleet.router.submit(2, &named("t", None, 2, &prompt)).unwrap());
+    assert_eq!(fleet.router.peek_session("b").map(|_| ()), Ok(()));
+    fleet.end(3, "b");
+    assert_eq!(fleet.column(3, "charge_tokens")[0], 0.0, "it was a turn of b");
+}

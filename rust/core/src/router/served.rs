@@ -117,7 +117,10 @@ impl Router {
         let avoid = placed(state).filter(|_| failed).map(|placement| placement.replica);
         let (session, kept) = (state.session, Kept { turn: state.id.clone(), since: state.since, avoid });
         drop(self.take_kept(session));
-        self.retries.insert(kept.turn.clone(), session);
+        // An earlier attempt under the same id may have been a turn of another session: the place is where the last one was.
+        if let Some(other) = self.retries.insert(kept.turn.clone(), session) {
+            self.sessions[other].kept = None;
+        }
         self.sessions[session].kept = Some(kept);
     }
 
